@@ -40,7 +40,7 @@ def shared_parser(description: str | None, rounds: int | None = None) -> argpars
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Arguments after -- go to every fedvlp fit, for instance -- --trainer.accelerator=gpu",
+        epilog="Arguments after -- are passed to every fedvlp fit, e.g. -- --trainer.accelerator=gpu",
     )
     parser.add_argument(
         "--data", default="styled_shapes", help="icon_domains, styled_shapes, or a folder DOMAIN/CLASS/image"
@@ -48,7 +48,7 @@ def shared_parser(description: str | None, rounds: int | None = None) -> argpars
     parser.add_argument("--clip", default="fedvlp-tiny", help="name of the frozen CLIP, such as ViT-B-16")
     parser.add_argument(
         "--held_out",
-        help="domains held out in turn, a,b,c; groups of them, a+b,c+d; all; or none, where all have clients",
+        help="domains held out in turn: a,b,c; groups: a+b,c+d; all; or none, to train on all",
     )
     parser.add_argument("--seeds", default="0,1,2", help="seeds of training, a,b,c")
     parser.add_argument("--rounds", type=int, default=rounds, help="rounds of every run, instead of each config's")

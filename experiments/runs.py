@@ -164,7 +164,7 @@ def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
     def report(job: Job, status: Status) -> None:
         if status.state in ("done", "failed"):
             ended[job.name] = status
-            error = f"{status.error}\nAll that it printed: {job.log}\n" if status.error else ""
+            error = f"{status.error}\nIts output: {job.log}\n" if status.error else ""
             sys.stderr.write(f"{len(ended)}/{len(missing)}: {job.name}\n{error}")
             sys.stderr.flush()
 

@@ -82,7 +82,7 @@ def write_block(readme: Path, name: str, new: str) -> None:
 
 def print_table(parser: argparse.ArgumentParser, table: Callable[[Choice], str], readme: Path) -> None:
     """Print a study's table, and write it into the README if ``--readme`` names a mark there."""
-    parser.add_argument("--readme", metavar="NAME", help="write it into the README too, at the mark of this name")
+    parser.add_argument("--readme", metavar="NAME", help="also write it into the README, at the mark with this name")
     choice = parse(parser)
     text = table(choice)
     sys.stdout.write(f"{text}\n")

@@ -63,7 +63,7 @@ def table(study: Study, choice: Choice) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = study_parser(__doc__)
-    parser.add_argument("--readme", action="store_true", help="write them into the README too")
+    parser.add_argument("--readme", action="store_true", help="also write them into the README")
     for study, choice in chosen_studies(parser, arguments):
         text = table(study, choice)
         sys.stdout.write(f"{study.title}\n\n{text}\n\n")

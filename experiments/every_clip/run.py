@@ -105,7 +105,7 @@ def train_step(method: FederatedModule) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=open_clip.list_models(), help="architectures; all if not given")
+    parser.add_argument("names", nargs="*", default=open_clip.list_models(), help="architectures; default: all")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     with options.output.open("w", encoding="utf-8", newline="") as file:

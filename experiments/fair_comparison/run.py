@@ -54,7 +54,7 @@ def search(method: Compared, choice: Choice) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs, one method after the other, and exit with 1 if some of them failed."""
     parser = shared_parser(__doc__, ROUNDS)
-    parser.add_argument("--methods", default="", help="names of configs, a,b,c; all if not given")
+    parser.add_argument("--methods", default="", help="names of configs: a,b,c; default: all")
     choice = parse(parser, arguments)
     wanted = choice.options.methods.split(",") if choice.options.methods else [each.config for each in METHODS]
     codes = [search(method, choice) for method in METHODS if method.config in wanted]

@@ -117,7 +117,7 @@ def all_runs(every: dict[str, Pair]) -> list[StudyRun]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs and print the tables."""
     parser = shared_parser(__doc__)
-    parser.add_argument("--readme", action="store_true", help="write the tables into the README too")
+    parser.add_argument("--readme", action="store_true", help="also write the tables into the README")
     choice = parse(parser, arguments, held_out=HELD_OUT)
     for name, table in {"methods": short_table, "long": long_table}.items():
         text = table(choice)

@@ -124,7 +124,7 @@ def download(sets: Sequence[IconSet], folder: Path) -> None:
     missing = [icons for icons in sets if not _archive(icons, folder).is_file()]
     npm = shutil.which("npm")
     if missing and npm is None:
-        raise UserError(f"Expected the command npm, which brings {len(missing)} packages of icons. Install Node.js.")
+        raise UserError(f"Expected the command npm, which downloads {len(missing)} packages of icons. Install Node.js.")
     for icons in missing:
         package = f"@iconify-json/{icons.name}@{icons.version}"
         finished = subprocess.run([str(npm), "pack", "--silent", package], cwd=folder, capture_output=True, text=True)

@@ -73,7 +73,7 @@ def table(choice: Choice, cells: Sequence[Cell]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = study_parser(__doc__)
-    parser.add_argument("--readme", action="store_true", help="write it into the README too")
+    parser.add_argument("--readme", action="store_true", help="also write it into the README")
     choice, cells = chosen(parser, arguments)
     made = table(choice, cells)
     sys.stdout.write(f"{made}\n")

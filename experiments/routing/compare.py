@@ -48,7 +48,7 @@ def line(name: str, mode: str, rows: Sequence[Mapping[str, float | None]]) -> st
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", help="folder of domains; StyledShapes if not given")
+    parser.add_argument("--folder", help="folder of domains; default: StyledShapes")
     folder = parser.parse_args().folder
     domains = StyledShapes().domains if folder is None else DomainFolders(folder).domains
     clip = load_clip("fedvlp-tiny")

@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=[*FAULTS])
     parser.add_argument(
-        "--images", type=Path, help="folder of four domains with folders of classes; drawn if not given"
+        "--images", type=Path, help="folder of four domains with folders of classes; default: generated images"
     )
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fedvlp-faults-") as temporary:

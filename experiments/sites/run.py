@@ -63,7 +63,7 @@ def compare(setting: Setting, folder: Path, seconds: float) -> int:
         ended = deployed.end(seconds)
     finally:
         left = deployed.stop()
-    print(f"Flower says {ended}; processes that had to be ended by force: {left or 'none'}", flush=True)
+    print(f"Flower says {ended}; processes that had to be killed: {left or 'none'}", flush=True)
     if not ended.endswith("completed"):
         print(deployed.federation.processes.text("run"))
         return 2
@@ -116,10 +116,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", default="promptfl", help="name of a method's config")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--images", type=Path, help="folder of domains with folders of classes; drawn if not given")
-    parser.add_argument("--held_out", help="domain of the server's own; the last of more than three if not given")
-    parser.add_argument("--output", type=Path, help="new folder for all that is written; a temporary one if not given")
-    parser.add_argument("--seconds", type=float, default=400, help="after so many the deployed run is given up")
+    parser.add_argument(
+        "--images", type=Path, help="folder of domains with folders of classes; default: generated images"
+    )
+    parser.add_argument(
+        "--held_out", help="domain of the server's images; default: the last if there are more than three"
+    )
+    parser.add_argument("--output", type=Path, help="new folder for all files; default: a temporary folder")
+    parser.add_argument("--seconds", type=float, default=400, help="timeout of the deployed run")
     parser.add_argument("more", nargs="*", help="after --: further arguments of fedvlp fit")
     return parser
 

@@ -18,7 +18,7 @@ SYSTEMS = ("trip", "plan", "diprompt", "fed_dpt", "adapt")
 
 def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
     """Make a run without its last round, and return its folder."""
-    bench.expect_success(bench.fit(f"--trainer.rounds={rounds}"), "the run that is to be continued")
+    bench.expect_success(bench.fit(f"--trainer.rounds={rounds}"), "the run to resume")
     return bench.run()
 
 
