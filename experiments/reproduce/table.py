@@ -127,7 +127,7 @@ def text(recipes: Sequence[Recipe]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--readme", action="store_true", help=f"write the {len(PRINTED)} recipes into the README too")
+    parser.add_argument("--readme", action="store_true", help=f"write the {len(PRINTED)} recipes into the README")
     options = parser.parse_args(arguments)
     found = text(all_recipes())
     sys.stdout.write(f"{found}\n")

@@ -116,12 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", default="promptfl", help="name of a method's config")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument(
-        "--images", type=Path, help="folder of domains with folders of classes; default: generated images"
-    )
-    parser.add_argument(
-        "--held_out", help="domain of the server's images; default: the last if there are more than three"
-    )
+    parser.add_argument("--images", type=Path, help="images, as DOMAIN/CLASS/image; default: generated")
+    parser.add_argument("--held_out", help="domain of the server's images; default: the last of more than three")
     parser.add_argument("--output", type=Path, help="new folder for all files; default: a temporary folder")
     parser.add_argument("--seconds", type=float, default=400, help="timeout of the deployed run")
     parser.add_argument("more", nargs="*", help="after --: further arguments of fedvlp fit")
