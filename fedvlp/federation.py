@@ -22,7 +22,7 @@ from fedvlp.data.domain_folders import label_by_folders
 from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.data.module import check_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
-from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
+from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_files
 from fedvlp.training import setup
 from fedvlp.training.callback import RunView
 from fedvlp.training.distributed import on_every_process
@@ -32,7 +32,7 @@ from fedvlp.training.fit_loop import train_rounds
 from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients
-from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
+from fedvlp.training.prediction import drop_validation, predict_images, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.secure_sum import require_secure_sum
 from fedvlp.training.task import check_add_ons
@@ -196,12 +196,12 @@ class Federation(RunView):
             output: JSON file for accuracies, other scores and confusions of classes; None to write no file.
         """
         if output is not None:
-            inputs = [] if ckpt_path is None else [run_of(Path(ckpt_path))]
-            check_replaceable(Path(output), files_of_runs(inputs))
+            inputs = [] if ckpt_path is None else [find_run_folder(Path(ckpt_path))]
+            check_replaceable(Path(output), list_run_files(inputs))
         scores = self._measure(model, datamodule, ckpt_path, REPORTED)
         if output is not None and self.is_global_zero:
             header = {"protocol": datamodule.protocol, "accuracy": scores}
-            write_scores(Path(output), header, without_validation(self.predictions), datamodule.class_names)
+            write_scores(Path(output), header, drop_validation(self.predictions), datamodule.class_names)
             self.fabric.print(f"written to {output}", flush=True)
         return scores
 
@@ -231,8 +231,8 @@ class Federation(RunView):
         file = Path(output)
         inputs = [images] if isinstance(images, str) else images
         paths = image_paths(inputs)
-        runs = [] if ckpt_path is None else [run_of(self._checkpoint(ckpt_path))]
-        check_replaceable(file, [*paths, *files_of_runs(runs)])  # before classifying images
+        runs = [] if ckpt_path is None else [find_run_folder(self._checkpoint(ckpt_path))]
+        check_replaceable(file, [*paths, *list_run_files(runs)])  # before classifying images
         self._launch(model)
         if ckpt_path is not None:
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)

@@ -36,7 +36,7 @@ def main(names: Sequence[str]) -> int:
     """Write the rows of the given configs, or of all, one after another. The exit code is 0."""
     logging.getLogger("torch").setLevel(logging.ERROR)
     for name in names or [path.stem for path in configs()]:
-        row = row_of(name)
+        row = make_row(name)
         text = PAGE.read_text(encoding="utf-8")
         rows = {**rows_in(text), name: row}
         PAGE.write_text(with_rows(text, rows), encoding="utf-8")
@@ -63,7 +63,7 @@ def with_rows(text: str, rows: dict[str, list[str]]) -> str:
     return f"{text.partition(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{text.partition(END)[2]}"
 
 
-def row_of(name: str) -> list[str]:
+def make_row(name: str) -> list[str]:
     """Measure a config's row: its method, the differences, and the size of the ONNX file."""
     module = trained(method(configs_folder() / "methods" / f"{name}.yaml", load_clip("fedvlp-tiny")))
     classifier = ExportedClassifier(module)

@@ -55,28 +55,28 @@ class MetricsLoggers(FederationCallback):
         for logger in federation.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.begin(federation.log_dir)
-        self._each(federation, lambda logger: join_group(logger, self.attributes, folder))
-        self._each(federation, lambda logger: logger.log_hyperparams(description))
-        self._each(federation, lambda logger: save_id(logger, folder))
+        self._for_each_logger(federation, lambda logger: join_group(logger, self.attributes, folder))
+        self._for_each_logger(federation, lambda logger: logger.log_hyperparams(description))
+        self._for_each_logger(federation, lambda logger: save_id(logger, folder))
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Send the metrics of the round."""
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
-        self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
+        self._for_each_logger(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Send the results of the run, and close the loggers."""
         federation: RunView = trainer
         folder = Path(federation.log_dir)
-        self._each(federation, lambda logger: send_results(logger, self.attributes, folder))
-        self._each(federation, lambda logger: logger.finalize("success"))
+        self._for_each_logger(federation, lambda logger: send_results(logger, self.attributes, folder))
+        self._for_each_logger(federation, lambda logger: logger.finalize("success"))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Close the loggers, so that they write all received metrics."""
         if self.attributes:  # otherwise they were not started
-            self._each(trainer, lambda logger: logger.finalize("failed"))
+            self._for_each_logger(trainer, lambda logger: logger.finalize("failed"))
 
-    def _each(self, federation: RunView, action: Callable[[Logger], Any]) -> None:
+    def _for_each_logger(self, federation: RunView, action: Callable[[Logger], Any]) -> None:
         """Call ``action`` with each logger that has not failed; its errors do not stop training."""
         if not federation.is_global_zero:
             return

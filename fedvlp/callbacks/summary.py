@@ -14,7 +14,7 @@ from fedvlp.core.metrics import all_scores
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_of
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_name
 from fedvlp.results.rounds import (
     AccuracyRows,
     History,
@@ -28,7 +28,7 @@ from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json
-from fedvlp.utils.plugins import plugins_of
+from fedvlp.utils.plugins import find_plugins
 from fedvlp.version import __version__
 
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
@@ -95,8 +95,8 @@ class Summary(FederationCallback):
         if lost := _lost_rounds(federation.run_state.history):
             federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation can reproduce this run")
         # Aggregators in strategies may also come from plug-ins.
-        parts = [pl_module, federation.data, *_nested([phase.strategy for phase in federation.phases])]
-        plugins = plugins_of(parts)
+        parts = [pl_module, federation.data, *_walk_dataclasses([phase.strategy for phase in federation.phases])]
+        plugins = find_plugins(parts)
         for package, used in plugins.items():
             federation.fabric.print(f"plug-in {package} {used['version']}: {', '.join(used['classes'])}")
         federation.fabric.print(f"run folder: {federation.log_dir}")
@@ -122,7 +122,7 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     for title, row in rows:
         row_roles = {name.split("/")[0] for name in row if is_accuracy(name)}
         roles |= row_roles
-        uncounted |= row_roles.difference(balance.get(row_of(title), row_roles))
+        uncounted |= row_roles.difference(balance.get(row_name(title), row_roles))
     # The note of a harmonic mean also explains its parts.
     explained = [part for name in roles if ROLES[name].note for part in ROLES[name].harmonic_of]
     for name, role in ROLES.items():
@@ -160,16 +160,16 @@ def _last_counted(history: History) -> Mapping[str, Any]:
     return next((row for row in reversed(history) if "lost" not in row), history[-1] if history else {})
 
 
-def _nested(value: Any) -> Iterator[Any]:
+def _walk_dataclasses(value: Any) -> Iterator[Any]:
     """Yield dataclasses, such as strategies, and all dataclasses in their fields."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         for each in value:
-            yield from _nested(each)
+            yield from _walk_dataclasses(each)
     elif is_dataclass(value):
         yield value
-        yield from _nested([getattr(value, field.name) for field in fields(value)])
+        yield from _walk_dataclasses([getattr(value, field.name) for field in fields(value)])
 
 
 def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

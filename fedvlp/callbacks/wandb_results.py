@@ -90,13 +90,13 @@ def _summary(record: Record) -> dict[str, Any]:
     for title, row in {"last": record.last, "best": record.best, **baselines}.items():
         values |= {f"{title}/{name}": value for name, value in row.items()}
     for title, by_split in record.metrics.items():
-        values |= dict(_flat(by_split, f"{SHORT_ROWS[title]}/"))
+        values |= dict(_flatten(by_split, f"{SHORT_ROWS[title]}/"))
     values |= {f"communication/{name}": value for name, value in record.communication.items()}
     about = {"protocol": record.protocol, "split": record.split, "rounds": record.rounds}
     return values | about | {"total_seconds": record.seconds}  # each round has its own seconds
 
 
-def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
+def _flatten(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
     """Yield all numbers and names among the scores of a split or role, except for scores of classes."""
     for name, value in scores.items():
         # The only lists are intervals, which become two columns of the project's table.
@@ -105,7 +105,7 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
         elif not isinstance(value, Mapping):
             yield f"{start}{name}", value
         elif name != "class_accuracy":
-            yield from _flat(value, f"{start}{name}/")
+            yield from _flatten(value, f"{start}{name}/")
 
 
 def _send_media(run: Any, record: Record) -> None:

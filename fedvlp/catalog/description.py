@@ -239,11 +239,11 @@ class Description:
         """Look up the published number of images of each domain in a layout."""
         return {**self.domain_counts, **(layout.domain_counts if layout else {})}
 
-    def domain_of(self, folder: str) -> str | None:
+    def match_domain(self, folder: str) -> str | None:
         """Look up the domain of a name on disk, or None."""
         return self._domains.get(normalise_name(folder))
 
-    def class_of(self, folder: str) -> str | None:
+    def match_class(self, folder: str) -> str | None:
         """Look up the class of a name on disk, or None."""
         if self.has_numbered_classes and folder.isdecimal():
             return dict(enumerate(self.class_names)).get(int(folder))
@@ -251,14 +251,14 @@ class Description:
 
     @cached_property
     def _domains(self) -> dict[str, str]:
-        return _by_normalised_name(self.domain_counts, self.spellings)
+        return _index_by_normalised_name(self.domain_counts, self.spellings)
 
     @cached_property
     def _classes(self) -> dict[str, str]:
-        return _by_normalised_name(self.class_names, self.class_spellings)
+        return _index_by_normalised_name(self.class_names, self.class_spellings)
 
 
-def _by_normalised_name(names: Collection[str], spellings: Mapping[str, str]) -> dict[str, str]:
+def _index_by_normalised_name(names: Collection[str], spellings: Mapping[str, str]) -> dict[str, str]:
     spelled = {name: name for name in names} | dict(spellings)
     return {normalise_name(spelling): name for spelling, name in spelled.items()}
 
@@ -282,13 +282,13 @@ def read_description(file: str) -> Description:
     class_names = tuple(row["class"] for row in rows)
     # In the table, the columns `also` and `of` have entries separated by a bar. Other columns are domains.
     spellings: dict[str, str] = {}
-    classes_of: dict[str, set[str]] = {}
+    classes_by_domain: dict[str, set[str]] = {}
     for row in rows:
         spellings |= dict.fromkeys(filter(None, row.get("also", "").split("|")), row["class"])
         for domain in filter(None, row.get("of", "").split("|")):
-            classes_of.setdefault(domain, set()).add(row["class"])
+            classes_by_domain.setdefault(domain, set()).add(row["class"])
     gaps = {domain: class_names if names == ("*",) else names for domain, names in facts.get("gaps", {}).items()}
-    gaps |= {domain: set(class_names) - classes for domain, classes in classes_of.items()}
+    gaps |= {domain: set(class_names) - classes for domain, classes in classes_by_domain.items()}
     facts["gaps"] = {domain: frozenset(names) for domain, names in gaps.items()}
     counts = {}
     for domain in [column for column in rows[0] if column not in ("class", "also", "of")]:

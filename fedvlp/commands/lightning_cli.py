@@ -21,7 +21,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.options import link_method_options
-from fedvlp.utils.config_files import config_title, find_config, in_order, read_yaml
+from fedvlp.utils.config_files import config_title, find_config, read_yaml, sort_options
 from fedvlp.utils.errors import UsageError, UserError, unwrapped_errors
 from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
@@ -95,7 +95,7 @@ class FederationParser(LightningArgumentParser):
     def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
         """Parse options in any order."""
         # jsonargparse passes ``null`` to the parser of nested options as ``None``.
-        words = [re.sub("=None$", "=null", word) for word in in_order(sys.argv[1:] if args is None else args)]
+        words = [re.sub("=None$", "=null", word) for word in sort_options(sys.argv[1:] if args is None else args)]
         with discarding_replaced_options():
             return super().parse_args(words, *others, **options)
 

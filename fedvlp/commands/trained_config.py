@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvlp.runs.run_folder import read_model, run_of
+from fedvlp.runs.run_folder import find_run_folder, read_model
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config, split_options, values_of
+from fedvlp.utils.config_files import CONFIG_OPTION, option_values, read_run_config, split_options
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
@@ -24,12 +24,12 @@ def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | N
     UserError like :func:`trained_config`, or if images are needed and there is no config.
     """
     names = {name for name, _ in split_options(arguments)}
-    runs = values_of(arguments, "--ckpt_path")
+    runs = option_values(arguments, "--ckpt_path")
     if not runs or names & {"--help", "--config", "--model"}:
         return None
     if runs[-1] == "last":
         raise UserError(f"{command} accepts `last` only with --config. Name the run: fedvlp {command} RUN.")
-    allow = values_of(arguments, "--allow")
+    allow = option_values(arguments, "--allow")
     file = trained_file(runs[-1], command)
     config = trained_config(file, allow)
     if command == "predict":
@@ -55,7 +55,7 @@ def trained_file(ckpt_path: str | None, command: str) -> Path:
 
 def find_tensor_file(path: Path) -> Path:
     """Find the trained tensors of a run folder, or of the newest run in a folder; a file is returned unchanged."""
-    return run_of(path) / "prompts.safetensors" if path.is_dir() else path
+    return find_run_folder(path) / "prompts.safetensors" if path.is_dir() else path
 
 
 def trained_config(file: Path, allow: Sequence[str] = (), data_option: str | None = None) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def run_config(file: Path, allow: Sequence[str], data_option: str | None) -> dic
 
     For arguments and errors see :func:`trained_config`.
     """
-    path = run_of(file) / "config.yaml"
+    path = find_run_folder(file) / "config.yaml"
     if not path.is_file():
         return {"trainer": {}}
     needs = [] if data_option is None else ["data"]

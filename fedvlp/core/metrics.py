@@ -86,7 +86,7 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
     false_positive_rates: list[float] = []
     for row, inside_confidence in enumerate(inside.confidence):
         has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
-        outside_confidence = outside.confidence[outside.of_client(inside.clients[row]) if has_own else 0]
+        outside_confidence = outside.confidence[outside.state_index(inside.clients[row]) if has_own else 0]
         confidence = torch.from_numpy(np.concatenate([inside_confidence, outside_confidence]))
         is_inside = (torch.arange(len(confidence)) < len(inside_confidence)).int()
         false_positives, true_positives, _ = binary_roc(confidence, is_inside, validate_args=False)
@@ -171,7 +171,7 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:
         for client in predictions.clients:
-            is_right = predictions.predicted[predictions.of_client(client)] == predictions.labels
+            is_right = predictions.predicted[predictions.state_index(client)] == predictions.labels
             accuracies.setdefault(client, []).append(percent(int(is_right.sum()), len(is_right)))
     return {client: statistics.fmean(values) for client, values in accuracies.items()}
 

@@ -51,7 +51,7 @@ class FederatedModule(L.LightningModule):
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
         needs_images: Whether batches hold images because training changes the image tower. Otherwise they hold the
             joint image features of the frozen CLIP, which are computed once.
-        is_of_own_classes: Whether evaluation skips images of classes other than the module's own.
+        has_fixed_classes: Whether evaluation skips images of classes other than the module's own.
         precompute_options: Constructor options that ``precompute`` depends on. They are part of the cache's key. None
             for all options. Only methods that override ``precompute`` need it.
         precompute_version: Increase it whenever ``precompute`` changes, so that no outdated cache is read.
@@ -67,7 +67,7 @@ class FederatedModule(L.LightningModule):
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
-    is_of_own_classes: bool = False
+    has_fixed_classes: bool = False
     needs_domains: bool = False
     precompute_options: tuple[str, ...] | None = None
     precompute_version: int = 1

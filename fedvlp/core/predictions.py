@@ -51,7 +51,7 @@ class Predictions:
         correct = (self.predicted == self.labels).sum(-1).tolist()
         return sum(percent(count, len(self.labels)) for count in correct) / len(correct)
 
-    def of_client(self, client: str) -> int:
+    def state_index(self, client: str) -> int:
         """Find the index of a client's state."""
         return self.clients.index(client) if len(self.predicted) > 1 else 0
 
@@ -63,7 +63,7 @@ def stack(by_state: Sequence[Predictions], clients: Sequence[str], class_names: 
     return Predictions(by_state[0].labels, predicted, confidence, tuple(clients), tuple(class_names))
 
 
-def confusion_of(predictions: Predictions) -> Confusion:
+def count_confusions(predictions: Predictions) -> Confusion:
     """Count the images of each true and predicted class, over all states."""
     if not predictions.predicted.size:
         return Counter()

@@ -153,7 +153,7 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         precompute: Precompute | None,
         key: str,
         device: torch.device,
-        with_domains: bool,
+        include_domains: bool,
     ) -> None:
         """Receive the method's transforms and its ``precompute`` with the key of its cache."""
 

@@ -167,7 +167,7 @@ class DomainFolders(FederatedDataModule):
                 bad, digests = self._decoded(domain, images)
                 self._digest_of |= zip(images.names, digests, strict=True)
                 listed += [(images.names[row], reason) for row, reason in bad.items()]
-                good[domain] = images.without(list(bad))
+                good[domain] = images.drop(list(bad))
         if not listed:
             return domains
         total = sum(len(images) for images in domains.values())

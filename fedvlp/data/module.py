@@ -152,7 +152,7 @@ class FederatedDataModule(L.LightningDataModule):
         return self.verified_domains() if self.verifies_images else self._loaded[0]
 
     @cached_property
-    def _images_of_no_class(self) -> dict[str, FolderImages]:
+    def _out_of_distribution_images(self) -> dict[str, FolderImages]:
         """Images that belong to none of the classes, by the folder's name; all of them are readable."""
         if self.out_of_distribution is None:
             return {}
@@ -256,7 +256,7 @@ class FederatedDataModule(L.LightningDataModule):
             description.setdefault("targets", []).append(
                 {**facts, "classes": target.class_names, "split": target._transfer_hash}
             )
-        for name, unclassified in self._images_of_no_class.items():
+        for name, unclassified in self._out_of_distribution_images.items():
             description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(unclassified)}
         return description
 
@@ -277,7 +277,7 @@ class FederatedDataModule(L.LightningDataModule):
         if line := describe_ids(self.all_class_names):
             log.warning("%s", line)
         # Cached properties.
-        _ = self.split_parts, self._images_of_no_class
+        _ = self.split_parts, self._out_of_distribution_images
 
     def setup(self, stage: str | None = None) -> None:
         """Split the images; bind the data to the trainer's module unless they were bound without a trainer."""
@@ -287,8 +287,8 @@ class FederatedDataModule(L.LightningDataModule):
         if transform is not None and (self._make_loaders is None or self._bound_to not in (None, module)):
             # This is enough for a plain Trainer. A federation binds again, with its method's precomputed constants.
             train_transform = getattr(module, "train_transform", None)
-            with_domains = getattr(module, "needs_domains", False)
-            self.bind(transform, train_transform=train_transform, with_domains=with_domains)
+            include_domains = getattr(module, "needs_domains", False)
+            self.bind(transform, train_transform=train_transform, include_domains=include_domains)
 
     def bind(
         self,
@@ -297,7 +297,7 @@ class FederatedDataModule(L.LightningDataModule):
         key: str = "",
         device: torch.device | str = "cpu",
         train_transform: Transform | None = None,
-        with_domains: bool = False,
+        include_domains: bool = False,
     ) -> None:
         """Prepare images for a module, and drop the features of another module.
 
@@ -308,8 +308,8 @@ class FederatedDataModule(L.LightningDataModule):
             key: Everything else that affects ``precompute``: weights, options and precision.
             device: The device of the batches.
             train_transform: ``transform`` with random crops and flips, for ``augmentation="crop_flip"``.
-            with_domains: Whether inputs of training batches are a dict with ``images`` and each image's ``domain`` [B],
-                its position among the source domains.
+            include_domains: Whether inputs of training batches are a dict of ``images`` and ``domain`` [B], an image's
+                position among the source domains.
         """
         is_augmented = self.augmentation == "crop_flip"
         if is_augmented and train_transform is None:
@@ -323,7 +323,7 @@ class FederatedDataModule(L.LightningDataModule):
             precompute=precompute,
             key=key,
             device=torch.device(device),
-            domains=self.source_domains if with_domains else (),
+            domains=self.source_domains if include_domains else (),
             num_workers=self.num_workers,
             cache_dir=self.cache_dir,
             cache_images=self.cache_images,
@@ -342,7 +342,7 @@ class FederatedDataModule(L.LightningDataModule):
         for target in self.targets:
             name = f"transfer/{target.name}"
             loaders[name] = make(target.images, [target._transfer_part], class_names=target.class_names)
-        for name, images in self._images_of_no_class.items():
+        for name, images in self._out_of_distribution_images.items():
             part = SplitPart("held_out", {name: np.arange(len(images))})
             loaders[OUT_OF_DISTRIBUTION] = make({name: images}, [part])
         return loaders
@@ -428,8 +428,8 @@ def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     """List the held-out domains, sorted and unique; raise UserError unless they exist and leave one to train."""
     # File systems and keyboards encode accents differently.
-    domain_of = {compose_name(name): name for name in domains}
-    names = sorted({domain_of.get(compose_name(name), name) for name in wanted})
+    domains_by_name = {compose_name(name): name for name in domains}
+    names = sorted({domains_by_name.get(compose_name(name), name) for name in wanted})
     for name in names:
         if name not in domains:
             hint = did_you_mean_or_choose(name, domains)

@@ -103,7 +103,7 @@ class _Divided(Partitioner):
                 "or use more images (shots, validation_fraction, test_fraction)."
             )
 
-    def _by_dirichlet(
+    def _divide_by_dirichlet(
         self, labels: Indices, num_clients: int, alpha: float, generator: np.random.Generator
     ) -> list[Indices]:
         """Draw each client's share of each class, at most a hundred times, until each client has enough images."""
@@ -118,7 +118,7 @@ class _Divided(Partitioner):
                 order = generator.permutation(num_clients)
                 for client, piece in zip(order, np.split(rows, cuts), strict=True):
                     pieces[client].append(piece)
-            clients = _joined(pieces)
+            clients = _join_pieces(pieces)
             fewest = min(len(positions) for positions in clients)
             if fewest >= self.min_examples:
                 return clients
@@ -168,9 +168,9 @@ class Dispersed(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         if self.alpha is not None:
-            return self._by_dirichlet(labels, num_clients, self.alpha, generator)
+            return self._divide_by_dirichlet(labels, num_clients, self.alpha, generator)
         self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
-        return _joined([[rows] for rows in np.array_split(generator.permutation(len(labels)), num_clients)])
+        return _join_pieces([[rows] for rows in np.array_split(generator.permutation(len(labels)), num_clients)])
 
     @property
     def _rule(self) -> str:
@@ -199,7 +199,7 @@ class Dirichlet(_Divided):
     min_examples: PositiveInt = 1
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        return self._by_dirichlet(labels, num_clients, self.alpha, generator)
+        return self._divide_by_dirichlet(labels, num_clients, self.alpha, generator)
 
     @property
     def _rule(self) -> str:
@@ -238,7 +238,7 @@ class Shards(_Divided):
         pieces: list[list[Indices]] = []
         for shards_of_client in owners:
             pieces.append([shards[shard] for shard in shards_of_client])
-        return _joined(pieces)
+        return _join_pieces(pieces)
 
     @property
     def _rule(self) -> str:
@@ -274,7 +274,7 @@ class FewClasses(_Divided):
             rows = generator.permutation(np.flatnonzero(labels == label))
             for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
                 pieces[client].append(piece)
-        return _joined(pieces)
+        return _join_pieces(pieces)
 
     def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
         """Draw the clients of each class: each client takes the classes with the fewest clients, ties at random."""
@@ -340,7 +340,7 @@ class QuantitySkew(_Divided):
         while sizes.sum() > len(labels):
             sizes[sizes.argmax()] -= 1
         order = generator.permutation(len(labels))
-        return _joined([[rows] for rows in np.split(order, np.cumsum(sizes)[:-1])])
+        return _join_pieces([[rows] for rows in np.split(order, np.cumsum(sizes)[:-1])])
 
     @property
     def _rule(self) -> str:
@@ -348,7 +348,7 @@ class QuantitySkew(_Divided):
         return f" of {options.get(self.law, f'Dirichlet {self.alpha:g}')} sizes"
 
 
-def _joined(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
+def _join_pieces(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
     """Join the pieces of each client, ascending."""
     empty = np.empty(0, np.int64)
     return [np.sort(np.concatenate([empty, *client_pieces])).astype(np.int64) for client_pieces in pieces]

@@ -97,7 +97,7 @@ class SplitPlan:
         if self.class_split == "client":
             parts += _local_parts(parts, images, num_base)
         if self.protocol == "personal":
-            parts = _with_client_tests(parts, images, self.rule.seed)
+            parts = _add_client_tests(parts, images, self.rule.seed)
         return [part for part in parts if len(part)]
 
     def check(self, held_out: Sequence[str]) -> None:
@@ -274,7 +274,7 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
     return local
 
 
-def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images], seed: int) -> list[SplitPart]:
+def _add_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images], seed: int) -> list[SplitPart]:
     """Replace the domains' test images by the clients'.
 
     The images of each domain and class are divided among the clients that train on it, in proportion to their training

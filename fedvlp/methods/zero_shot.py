@@ -69,7 +69,7 @@ class ZeroShotCLIP(FederatedModule):
 class ClassMeans(ZeroShotCLIP):
     """Nearest-class-mean classifier, as FedNCM with ``text_weight: 0``; built by ``class_means_baseline``."""
 
-    is_of_own_classes = True
+    has_fixed_classes = True
     weight: Tensor  # [C, d]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

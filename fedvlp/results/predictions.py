@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedvlp.core.predictions import Predictions, confusion_of
+from fedvlp.core.predictions import Predictions, count_confusions
 from fedvlp.core.roles import SERVED
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
@@ -64,6 +64,6 @@ def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.
         for split, values in by_split.items():
             names = values.class_names or class_names
             if split.split("/")[0] in SERVED:
-                for (true, predicted), images in sorted(confusion_of(values).items()):
+                for (true, predicted), images in sorted(count_confusions(values).items()):
                     rows.append((row, split, str(names[true]), str(names[predicted]), images))
     return pd.DataFrame(rows, columns=["row", "split", "true", "predicted", "images"])

@@ -105,7 +105,7 @@ class Record:
             clip=clip.get("name", "") if isinstance(clip, Mapping) else clip,
             clip_fingerprint=model["clip_fingerprint"],
             optimizer=summary.get("optimizer"),
-            training=_without_groups(summary["training"]),
+            training=_drop_groups(summary["training"]),
             rounds=summary["rounds"],
             data=summary.get("data", {}),
             split=summary["split"],
@@ -143,7 +143,7 @@ class Record:
         return self.accuracy.get(ZERO_SHOT_ROW, {})
 
     def _row(self, name: str) -> Mapping[str, float]:
-        by_row = {row_of(title): row for title, row in self.accuracy.items()}
+        by_row = {row_name(title): row for title, row in self.accuracy.items()}
         # A method without rounds has only baseline rows, and uses zero-shot CLIP's.
         return by_row.get(name, self.baseline if by_row.keys() <= set(BASELINES.values()) else {})
 
@@ -208,7 +208,7 @@ class Record:
         return read_run_config(path) if path.is_file() else {}
 
 
-def row_of(title: str) -> str:
+def row_name(title: str) -> str:
     """Remove the number of the round from a row title such as ``last round (15)``."""
     return title.partition(" (")[0]
 
@@ -317,7 +317,7 @@ def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
     for record in records:
         about = _about(record)
         for title, accuracies in record.accuracy.items():
-            row = row_of(title)
+            row = row_name(title)
             scores = record.metrics.get(row, {})
             for split, accuracy in accuracies.items():
                 role, _, domain = split.partition("/")
@@ -349,7 +349,7 @@ def _about(record: Record) -> dict[str, Any]:
     }
 
 
-def _without_groups(training: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_groups(training: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the options that are set in a summary's groups (local, server, clients)."""
     options: dict[str, Any] = {}
     for name, value in training.items():

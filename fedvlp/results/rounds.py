@@ -7,7 +7,7 @@ from typing import Any
 
 from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
 from fedvlp.core.roles import PROTOCOLS, ROLES
-from fedvlp.results.record import BEST_ROW, LAST_ROW, row_of
+from fedvlp.results.record import BEST_ROW, LAST_ROW, row_name
 from fedvlp.utils.text_table import text_table
 
 HARM = 10.0
@@ -130,7 +130,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     table = [["accuracy in %", *titles.values()]]
     for title, row in rows:
         values = dict(row)
-        for name, scores in balance.get(row_of(title), {}).items():
+        for name, scores in balance.get(row_name(title), {}).items():
             values |= {f"{name}/{score}": scores[score] for score in COLUMNS.values()}
         table.append([title, *(f"{values[name]:.2f}" if name in values else "-" for name in titles)])
     return table

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.state import CallbackStates, RunState, ServerState, State, add_prefix, strip_prefix
-from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
+from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, state_files
 from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
 
 
@@ -23,7 +23,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
     )
     if not deploys_shared:
         tensors |= add_prefix(server.deployed, "deployed")
-    files = files_of(state.personal, state.optimizer_states)
+    files = state_files(state.personal, state.optimizer_states)
     if not files:
         tensors |= _merge_clients(state.personal, "personal")
         tensors |= _merge_clients(state.optimizer_states, "optimizer")
@@ -67,7 +67,7 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
 
     Personal states on disk or at sites are not copied; the header lists their files.
     """
-    files = files_of(personal)
+    files = state_files(personal)
     copied = {} if files else _merge_clients(personal, "personal")
     header: dict[str, Any] = {"kind": "prompts", "model": dict(model), "clients": sorted(personal), "files": files}
     if are_at_sites(personal):  # files of simulations lack the entry

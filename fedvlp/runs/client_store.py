@@ -59,7 +59,7 @@ class ClientStore:
         """Adopt the states of a group, ``personal`` or ``optimizer``; raise UserError if they are stored elsewhere."""
         return dict(states)
 
-    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
+    def save(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
         """Store both states of a client after a phase, and return the entries for the run state."""
         return personal, optimizer_state
 
@@ -84,7 +84,7 @@ class StoreAtSites(ClientStore):
                 "The run to resume is a simulation with the clients' tensors in its folder, not at sites. Start from "
                 "scratch."
             )
-        return StatesOnDisk(None, group, files_of(states))
+        return StatesOnDisk(None, group, state_files(states))
 
 
 class DiskStore(ClientStore):
@@ -103,13 +103,13 @@ class DiskStore(ClientStore):
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
         """Adopt the files of the states."""
         if isinstance(states, StatesOnDisk) or not states:
-            return StatesOnDisk(self.folder, group, files_of(states))
+            return StatesOnDisk(self.folder, group, state_files(states))
         raise UserError(
             "The run to resume stores the clients' tensors in its checkpoint, not in files. Set personal_on_disk to "
             "false, or start from scratch."
         )
 
-    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
+    def save(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
         """Write both states of a client to a file, and return its name for each non-empty state."""
         if not personal and not optimizer_state:
             return "", ""
@@ -129,7 +129,7 @@ class DiskStore(ClientStore):
 
     def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
         """Delete files of finished rounds that no checkpoint, prompts or current state refers to."""
-        used = set(files_of(*current).values())
+        used = set(state_files(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
             with suppress(UserError):  # a damaged file has no references
                 used |= set(read_tensors(path, None)[1].get("files", {}).values())
@@ -144,7 +144,7 @@ def are_at_sites(*states: Mapping[int, State]) -> bool:
     return any(isinstance(each, StatesOnDisk) and each.folder is None for each in states)
 
 
-def files_of(*states: Mapping[int, State]) -> dict[int, str]:
+def state_files(*states: Mapping[int, State]) -> dict[int, str]:
     """List the file of each client that has one."""
     files: dict[int, str] = {}
     for each in states:
@@ -164,8 +164,8 @@ def reset_states(states: Mapping[int, State], old: Mapping[int, State], clients:
     """Reset the states of some clients to earlier states."""
     ids = set(clients)
     # For states on disk, exchange the file names without reading the files.
-    current: Mapping[int, Any] = files_of(states) or states
-    earlier: Mapping[int, Any] = files_of(old) or old
+    current: Mapping[int, Any] = state_files(states) or states
+    earlier: Mapping[int, Any] = state_files(old) or old
     values = {client: value for client, value in current.items() if client not in ids}
     values |= {client: earlier[client] for client in sorted(ids) if client in earlier}
     return replace(states, files=values) if isinstance(states, StatesOnDisk) else values

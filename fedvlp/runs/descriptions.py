@@ -106,7 +106,7 @@ def resume(
                 raise
             print_line(f"{error} Trying the previous checkpoint.")
             continue
-        if wrong := differences(comparable(saved), comparable(description)):
+        if wrong := differences(remove_clip_source(saved), remove_clip_source(description)):
             raise UserError(f"{path} belongs to a run with other settings and cannot be resumed: " + "; ".join(wrong))
         print_line(f"resuming from {path} after round {state.server.round}")
         return state, path.parent.parent
@@ -132,7 +132,7 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = paths[0]
     deployed, personal, saved = load_deployed(path)
-    if wrong := differences(comparable({"model": saved}), comparable({"model": describe_model(model)})):
+    if wrong := differences(remove_clip_source({"model": saved}), remove_clip_source({"model": describe_model(model)})):
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     if model.personal and are_at_sites(personal):
         raise UserError(f"{path} needs personal tensors, but they are stored at the clients' sites.")
@@ -153,7 +153,7 @@ def check_predicts(model: FederatedModule) -> None:
         )
 
 
-def comparable(description: Mapping[str, Any]) -> dict[str, Any]:
+def remove_clip_source(description: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the source of CLIP's weights from a description, since their digest identifies them."""
     model = dict(description["model"])
     model["init_args"] = {name: value for name, value in model["init_args"].items() if name != "clip"}

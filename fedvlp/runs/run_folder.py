@@ -56,7 +56,7 @@ def is_claimed(run: Path) -> bool:
     return is_locked(run / LOCKED)
 
 
-def files_of_runs(paths: Iterable[Path]) -> Iterator[Path]:
+def list_run_files(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the paths, and all files of runs below them."""
     for path in paths:
         yield path
@@ -78,7 +78,7 @@ def checkpoint_file(run: Path, round: int) -> Path:
     return run / "checkpoints" / f"round-{round:05d}.safetensors"
 
 
-def run_of(trained: Path) -> Path:
+def find_run_folder(trained: Path) -> Path:
     """Find the run folder of trained tensors, given a file in it or a folder above it."""
     if trained.is_file():
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
@@ -88,7 +88,7 @@ def run_of(trained: Path) -> Path:
 
 def describe_choice(where: Path) -> str:
     """Name, in one line, the run chosen from a folder of runs; empty if the path is a run or a file."""
-    run = run_of(where)
+    run = find_run_folder(where)
     return f"newest run in {where}: {run}\n" if where.is_dir() and run != where else ""
 
 

@@ -10,7 +10,7 @@ from fedvlp.sites.daemon import site_status, start_site, stop_site
 from fedvlp.sites.ledger import describe_ledger
 from fedvlp.sites.policy import Proposal, record_decision, sign
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.utils.errors import UserError, in_one_line
+from fedvlp.utils.errors import UserError, to_one_line
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
@@ -53,7 +53,7 @@ def run_site(arguments: Sequence[str]) -> int:
             lines = record_decision(options.home, options.action, options.run)
     for line in lines:
         # The server chooses the names of runs, so escape control characters.
-        print(in_one_line(line))
+        print(to_one_line(line))
     return code
 
 
@@ -92,9 +92,9 @@ def parse_config(arguments: Sequence[str]) -> tuple[str, str]:
     """Parse the options of ``fedvlp fit`` into the method's name and the complete config as YAML."""
     # Imported late, so that `fedvlp site` does not wait for PyTorch.
     from fedvlp.commands.lightning_cli import ParsingCLI
-    from fedvlp.utils.config_files import values_of
+    from fedvlp.utils.config_files import option_values
 
-    if not values_of(arguments, "--config"):
+    if not option_values(arguments, "--config"):
         raise UserError("Expected configs to train, such as --config methods/promptfl --config sites.yaml.")
     command = ParsingCLI.make(arguments, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)

@@ -12,7 +12,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import client_noise
 from fedvlp.core.predictions import percent
 from fedvlp.core.state import Client, ClientUpdate, State
-from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
+from fedvlp.runs.client_store import ClientStore, StoreAtSites, state_files
 from fedvlp.sites.data import MEASURED, SplitAtSite
 from fedvlp.sites.registry import UNDECIDED, SiteRegistry
 from fedvlp.sites.wire import Message, SiteError, SiteRefusal
@@ -106,12 +106,12 @@ class SitesEngine:
             "phase": task.index,
             "seed": task.seeds[client.id],
             "factor": task.learning_rate_factor,
-            "share": task.shares_of_steps.get(client.id, 1.0),
+            "share": task.step_shares.get(client.id, 1.0),
             "noise": None if noise is None else asdict(noise),
             "weighting": next(iter(weightings(task.phase.strategy))) if workspace.options.server.secure_sum else None,
             # Only names: personal tensors are at the site, and a resumed run names the files of its checkpoint.
-            "personal": files_of(task.state.personal).get(client.id, ""),
-            "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
+            "personal": state_files(task.state.personal).get(client.id, ""),
+            "optimizer": state_files(task.state.optimizer_states).get(client.id, ""),
         }
         return Message("train", values, task.download(client))
 
@@ -172,7 +172,7 @@ class SitesEngine:
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
         requests: dict[Client, Message] = {}
         for client in chain.from_iterable(split.clients for split in at_sites):
-            values = {"baseline": module is not self.method, "personal": files_of(personal).get(client.id, "")}
+            values = {"baseline": module is not self.method, "personal": state_files(personal).get(client.id, "")}
             requests[client] = Message("evaluate", {**self._client_fields(client), **values}, deployed)
         self.class_counts = {}
         accuracies = self._accuracies(self.request(requests), federation.data.class_names)
@@ -220,15 +220,15 @@ class SitesEngine:
 def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:
     """Convert a client's reply into its update, or into the reason of its failure."""
     if isinstance(reply, SiteError):
-        return ClientResult.of_failure(client, str(reply))
+        return ClientResult.from_failure(client, str(reply))
     values = reply.values
     if reply.kind == "unprepared":
-        return ClientResult.of_failure(client, "lost the run's method right after it was prepared")
+        return ClientResult.from_failure(client, "lost the run's method right after it was prepared")
     if reply.kind != "trained" or (values["round"], values["phase"]) != (task.round, task.index):
-        return ClientResult.of_failure(client, UNEXPECTED)
+        return ClientResult.from_failure(client, UNEXPECTED)
     # The number must not change during the run, because it is the client's weight in the mean.
     if values["num_examples"] != client.num_examples:
-        return ClientResult.of_failure(client, "reports another number of training images than when it connected")
+        return ClientResult.from_failure(client, "reports another number of training images than when it connected")
     update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])
     return ClientResult(
         update, values["personal"], values["optimizer"], is_finite=values["finite"], retried=values["retried"]

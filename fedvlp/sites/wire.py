@@ -230,13 +230,13 @@ class Evaluated(Schema):
 Schemas = Mapping[str, type[Schema]]
 
 
-def _by_name(*schemas: type[Schema]) -> Schemas:
+def _index_by_kind(*schemas: type[Schema]) -> Schemas:
     return {schema.__name__.lower(): schema for schema in schemas}
 
 
-REQUESTS = _by_name(Describe, Prepare, Train, Sum, Evaluate, Leave)
+REQUESTS = _index_by_kind(Describe, Prepare, Train, Sum, Evaluate, Leave)
 REPLIES: Schemas = {
-    **_by_name(Described, Prepared, Trained, Evaluated),
+    **_index_by_kind(Described, Prepared, Trained, Evaluated),
     **dict.fromkeys(("refused", "waiting", "failed"), Reason),
     **dict.fromkeys(("summed", "left", "unprepared"), Schema),
 }

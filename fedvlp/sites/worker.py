@@ -108,7 +108,7 @@ class Site:
             return Message("left")
         if self.worker is None or not is_prepared or self.worker.data.ids != (values["client"], values["domain"]):
             return Message("unprepared")
-        if request.kind == "evaluate" and self.worker.sums is not None and self.worker.sums.under_way is not None:
+        if request.kind == "evaluate" and self.worker.sums is not None and self.worker.sums.current_sum is not None:
             # An evaluation ends the sum: the site drops its worker, and the server prepares it again.
             self.worker = None
             return Message("unprepared")
@@ -328,7 +328,7 @@ class SiteWorker:
             personal=self._states("personal", values["personal"]),
             optimizer_states=self._states("optimizer", values["optimizer"]),
         )
-        task = SiteTask.of_phase(
+        task = SiteTask.from_phase(
             self.module,
             self.workspace.phases,
             values["phase"],
@@ -339,7 +339,7 @@ class SiteWorker:
             rounds=0,
             all_clients=lambda: [self.client],
             learning_rate_factor=values["factor"],
-            shares_of_steps={self.client.id: values["share"]} if values["share"] < 1 else {},
+            step_shares={self.client.id: values["share"]} if values["share"] < 1 else {},
         )
         if values["noise"] is None:
             return task
@@ -371,7 +371,7 @@ def describe_uploads(module: FederatedModule, description: Mapping[str, Any]) ->
     phases, add_ons = check_phases(module), _read_options(description).local.listed_add_ons
     for index, phase in enumerate(phases):
         module.start_client(RoundContext(0, phase, client))
-        task = PhaseTask.of_phase(
+        task = PhaseTask.from_phase(
             module, phases, index, add_ons, state=state, seeds={}, rounds=1, all_clients=lambda: [client]
         )
         tensors = {**module.upload_state(), **task.upload_template(state.server.shared)}

@@ -16,7 +16,7 @@ from fedvlp.core.roles import SERVED
 from fedvlp.core.state import Client, State
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.loaders import ImageDataset
-from fedvlp.runs.run_folder import run_of
+from fedvlp.runs.run_folder import find_run_folder
 from fedvlp.utils.errors import UserError
 
 
@@ -39,7 +39,7 @@ class TrainedRun:
 
     def folder(self, output: str | None, name: str) -> Path:
         """Choose the output folder: ``output`` if given, otherwise ``name`` in the run's folder."""
-        return Path(output) if output else (Path() if self.file is None else run_of(self.file)) / name
+        return Path(output) if output else (Path() if self.file is None else find_run_folder(self.file)) / name
 
     @property
     def name(self) -> str:

@@ -123,7 +123,7 @@ def train_client(client: Client, task: PhaseTask, workspace: Workspace) -> Clien
     # All phases share one entry; this phase replaces only its own part.
     memory = task.client_memory(client) | memory
     # Stored before the update is accepted, so that with files only one client's tensors are in memory.
-    stored = workspace.store.keep(task.round, client.id, personal, memory)
+    stored = workspace.store.save(task.round, client.id, personal, memory)
     return ClientResult(update, *stored, is_finite(personal, memory))
 
 
@@ -153,9 +153,9 @@ def local_batches(client: Client, task: PhaseTask, workspace: Workspace) -> tupl
         batches, steps = iter(loader), len(loader)
     else:
         batches, steps = workspace.options.local.batches(make_loader, task.round)
-    if client.id in task.shares_of_steps:
+    if client.id in task.step_shares:
         # Rounded up, so that each straggler takes at least one step.
-        steps = math.ceil(task.shares_of_steps[client.id] * steps)
+        steps = math.ceil(task.step_shares[client.id] * steps)
         batches = islice(batches, steps)
     return batches, steps
 
@@ -279,7 +279,7 @@ def try_client(client: Client, task: PhaseTask, workspace: Workspace) -> ClientR
                 raise
             workspace.module.zero_grad()  # its gradients must not reach the next client
             if workspace.options.clients.on_failure == "skip" or retried:
-                return ClientResult.of_failure(client, save_error(client, task, workspace, error))
+                return ClientResult.from_failure(client, save_error(client, task, workspace, error))
             retried = describe_error(error)
 
 

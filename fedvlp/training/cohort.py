@@ -45,7 +45,7 @@ def present_clients(cohort: Sequence[Client], dropout: float, minimum: int, seed
     return [client for index, client in enumerate(cohort) if draws[index] >= dropout or index in needed]
 
 
-def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, round: int) -> dict[int, float]:
+def draw_step_shares(clients: Sequence[Client], stragglers: float, seed: int, round: int) -> dict[int, float]:
     """Draw the share of its steps that each straggler takes, uniform in [0.1, 1), by client id.
 
     A fixed share of the clients straggles in each round (FedProx, Li et al. 2020, Section 5.2).

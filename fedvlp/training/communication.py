@@ -44,7 +44,7 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
     for index, phase in enumerate(method_phases):
         phase.strategy.check(clients)
         round_settings = {"state": RunState(server), "seeds": {}, "rounds": 1, "all_clients": lambda: clients}
-        task = PhaseTask.of_phase(module, method_phases, index, add_ons, **round_settings)
+        task = PhaseTask.from_phase(module, method_phases, index, add_ons, **round_settings)
         # Each phase is aggregated before the next one is counted, which may send its results.
         updates: list[ClientUpdate] = []
         counts: list[Counts] = []

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import RunState, ServerState, detached
-from fedvlp.runs.descriptions import comparable
+from fedvlp.runs.descriptions import remove_clip_source
 from fedvlp.utils.digests import digest, to_jsonable
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.version import __version__
@@ -102,7 +102,7 @@ def check_same_run(
     sizes = [client.num_examples for client in data.clients]
     images: list[Any] = [list(data.class_names), sizes, identify_images()]
     clients = [state.server.round, sorted(state.personal), sorted(state.optimizer_states)]
-    parts = [libraries, images, comparable(description), changeable, clients, _digest(state.server)]
+    parts = [libraries, images, remove_clip_source(description), changeable, clients, _digest(state.server)]
     fingerprints = processes.gather(digest(to_jsonable(parts)))
     for rank, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:

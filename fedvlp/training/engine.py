@@ -18,7 +18,7 @@ from fedvlp.training.callback import RunView
 from fedvlp.training.client import Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.secure_sum import summed
+from fedvlp.training.secure_sum import sum_results
 from fedvlp.training.task import ClientResult, PhaseTask
 
 
@@ -37,7 +37,7 @@ class PhaseResults:
     is_final: bool = False
 
     @classmethod
-    def of_sum(cls, clients: Sequence[ClientResult], mean: State, is_final: bool = False) -> PhaseResults:
+    def from_sum(cls, clients: Sequence[ClientResult], mean: State, is_final: bool = False) -> PhaseResults:
         """Make the results of a secure sum, in which the mean replaces each client's update."""
         visible: list[ClientResult] = []
         for result in clients:
@@ -102,7 +102,7 @@ class LocalEngine:
         # They were gathered by rank, and ranks train different shares.
         results = sorted(results, key=lambda result: result.client.id)
         if workspace.options.server.secure_sum:
-            return PhaseResults.of_sum(*summed(results, task.phase.strategy))
+            return PhaseResults.from_sum(*sum_results(results, task.phase.strategy))
         return PhaseResults(results)
 
     def evaluate(

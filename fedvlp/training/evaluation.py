@@ -56,7 +56,7 @@ def evaluate(
     ``predictions`` receives the predicted classes by split, including images out of distribution.
     """
     module.eval()
-    splits = [split for split in data.evaluation_splits() if not (split.class_names and module.is_of_own_classes)]
+    splits = [split for split in data.evaluation_splits() if not (split.class_names and module.has_fixed_classes)]
     if predictions is not None and isinstance(data, HasOutOfDistribution):
         splits += data.out_of_distribution_splits()
     # Without shared tensors there is no trained global model.
@@ -66,7 +66,7 @@ def evaluate(
     for split in splits:
         owners = split.clients or data.clients
         personal_states = (personal.get(client.id, initial_personal or {}) for client in owners)
-        by_state = _predictions_of_states(module, fabric, split, deployed, personal_states)
+        by_state = _predict_states(module, fabric, split, deployed, personal_states)
         # Rows of predictions belong to clients if each client's state was evaluated separately.
         is_by_client = bool(split.clients) or (bool(module.personal) and module.held_out_evaluation == "each")
         names = [client.name for client in owners] if is_by_client else []
@@ -78,7 +78,7 @@ def evaluate(
     return add_means(accuracy)
 
 
-def _predictions_of_states(
+def _predict_states(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
 ) -> list[Predictions]:
     """Predict a split with the shared state, or with the state of each client."""

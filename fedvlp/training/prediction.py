@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedvlp.core.metrics import all_scores, single_state
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, confusion_of
+from fedvlp.core.predictions import Predictions, count_confusions
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import atomic_write, check_replaceable, write_json
 
@@ -63,7 +63,7 @@ def write_scores(
             continue
         names = split_predictions.class_names or class_names
         confusion[split] = {}
-        for (true, predicted), images in sorted(confusion_of(split_predictions).items()):
+        for (true, predicted), images in sorted(count_confusions(split_predictions).items()):
             # Sorted, so that equal predictions give equal files.
             confusion[split].setdefault(names[true], {})[names[predicted]] = images
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def write_folder_scores(
     ]
 
 
-def without_validation(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
+def drop_validation(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
     """Remove validation splits; return nothing if only images out of distribution remain."""
     tested = {name: value for name, value in predictions.items() if name.split("/")[0] != "validation"}
     return {} if all(name.split("/")[0] == OUT_OF_DISTRIBUTION for name in tested) else tested

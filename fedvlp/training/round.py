@@ -22,7 +22,7 @@ from fedvlp.core.state import (
 from fedvlp.runs.client_store import reset_states, update_states
 from fedvlp.runs.descriptions import describe_optimizer
 from fedvlp.training.client import Workspace
-from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
+from fedvlp.training.cohort import draw_step_shares, present_clients, sample_cohort
 from fedvlp.training.engine import Engine, PhaseResults
 from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
@@ -55,12 +55,12 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
         # Evaluated lazily: a site reports its number of images only when it joins.
         "all_clients": lambda: workspace.data.clients,
         "learning_rate_factor": factor,
-        "shares_of_steps": shares_of_steps(present, options.clients.stragglers, options.seed, number),
+        "step_shares": draw_step_shares(present, options.clients.stragglers, options.seed, number),
     }
     for index in range(len(workspace.phases)):
         # For the whole cohort, because check_aggregators takes its size from the seeds.
         seeds = {client.id: derive_seed(options.seed, number, index, client.id) for client in cohort}
-        task = PhaseTask.of_phase(
+        task = PhaseTask.from_phase(
             workspace.module, workspace.phases, index, workspace.add_ons, state=state, seeds=seeds, **round_settings
         )
         clients = [client for client in cohort if client.id not in rejected]

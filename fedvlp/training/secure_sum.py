@@ -42,13 +42,13 @@ def sum_error(result: ClientResult, weighting: str) -> str:
     return fixed_point_error(result.update.state, sum_weight(result, weighting))
 
 
-def summed(results: Sequence[ClientResult], strategy: Strategy) -> tuple[list[ClientResult], State]:
+def sum_results(results: Sequence[ClientResult], strategy: Strategy) -> tuple[list[ClientResult], State]:
     """Compute the mean of all updates. A client fails if its update can't be added."""
     (weighting,) = weightings(strategy)
     after: list[ClientResult] = []
     for result in results:
         reason = sum_error(result, weighting)
-        after.append(ClientResult.of_failure(result.client, reason) if reason else result)
+        after.append(ClientResult.from_failure(result.client, reason) if reason else result)
     added = [result for result in after if not result.failure]
     numbers = [encode(result.update.state, sum_weight(result, weighting)) for result in added]
     return after, decode(np.sum(numbers, axis=0), added[0].update.state) if added else {}

@@ -157,7 +157,7 @@ def set_up_data(
         precompute=None if serves_images else _precompute(fabric, module),
         key=f"{module.precompute_key()}-{precision}",
         device=fabric.device,
-        with_domains=module.needs_domains,
+        include_domains=module.needs_domains,
     )
     # Fail before images are encoded rather than in the first evaluation.
     for class_names in {split.class_names for split in data.evaluation_splits()} - {()}:

@@ -43,7 +43,7 @@ class PhaseTask:
         rounds: Total number of rounds.
         all_clients: Lists all clients. Called late, because a site reports its number of images only when it joins.
         learning_rate_factor: Factor on the learning rates of every optimizer in this round.
-        shares_of_steps: Share of its steps that a straggler takes, in (0, 1], by client id.
+        step_shares: Share of its steps that a straggler takes, in (0, 1], by client id.
     """
 
     phase: Phase
@@ -55,10 +55,10 @@ class PhaseTask:
     rounds: int
     all_clients: Callable[[], Sequence[Client]]
     learning_rate_factor: float = 1.0
-    shares_of_steps: Mapping[int, float] = field(default_factory=dict)
+    step_shares: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of_phase(
+    def from_phase(
         cls: type[Task],
         module: FederatedModule,
         phases: Sequence[Phase],
@@ -177,7 +177,7 @@ class ClientResult:
         return self.update.client
 
     @classmethod
-    def of_failure(cls, client: Client, reason: str) -> ClientResult:
+    def from_failure(cls, client: Client, reason: str) -> ClientResult:
         """Make the result of a failed client, which holds only the reason."""
         return cls(ClientUpdate(client, {}, client.num_examples), {}, {}, failure=reason)
 

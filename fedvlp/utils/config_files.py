@@ -112,7 +112,7 @@ def names_a_method(path: str) -> bool:
     return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
 
-def values_of(words: Sequence[str], name: str) -> list[str]:
+def option_values(words: Sequence[str], name: str) -> list[str]:
     """List all values of an option in a command line."""
     return [value for option, values in split_options(words) if option == name for value in values]
 
@@ -135,10 +135,10 @@ def split_options(words: Sequence[str]) -> list[tuple[str, list[str]]]:
     return options
 
 
-def in_order(words: Sequence[str]) -> list[str]:
+def sort_options(words: Sequence[str]) -> list[str]:
     """Put configs first, and a class before its options, because the parser lets later options override earlier ones.
 
-    >>> in_order(["--data.root=photos", "--data", "DomainFolders", "--config", "promptfl"])
+    >>> sort_options(["--data.root=photos", "--data", "DomainFolders", "--config", "promptfl"])
     ['--config=promptfl', '--data=DomainFolders', '--data.root=photos']
     """
     options: list[tuple[str, list[str]]] = []

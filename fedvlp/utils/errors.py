@@ -50,10 +50,10 @@ def escape_control_chars(text: str) -> str:
     )
 
 
-def in_one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     r"""Escape control characters and line breaks, so that untrusted text can't add lines.
 
-    >>> in_one_line("study\nsignature: one")
+    >>> to_one_line("study\nsignature: one")
     'study\\nsignature: one'
     """
     return escape_control_chars(text).replace("\n", "\\n")
@@ -76,9 +76,9 @@ def unwrapped_errors() -> Iterator[None]:
 
 def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
     """Find up to ``count`` valid names with a similarity of at least ``cutoff`` in [0, 1], ignoring case."""
-    by_folded = {option.casefold(): option for option in valid}
-    matches = get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)
-    return [by_folded[match] for match in matches]
+    by_folded_name = {option.casefold(): option for option in valid}
+    matches = get_close_matches(name.casefold(), list(by_folded_name), n=count, cutoff=cutoff)
+    return [by_folded_name[match] for match in matches]
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -143,7 +143,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     With ``wait``, other processes wait, and continue without a lock if the disk rejects the lock file. Otherwise they
     get a BlockingIOError, or an OSError if the lock file can't be created.
     """
-    lock = _lock_of(path)
+    lock = _make_lock(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=-1 if wait else 0)
@@ -164,7 +164,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 def is_locked(path: Path) -> bool:
     """Whether this process or another holds the lock of a file or folder."""
-    lock = _lock_of(path)
+    lock = _make_lock(path)
     # Without the file no process holds the lock. Acquiring it would leave a file behind.
     if not Path(lock.lock_file).exists():
         return False
@@ -197,5 +197,5 @@ def size_in_words(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
-def _lock_of(path: Path) -> FileLock:
+def _make_lock(path: Path) -> FileLock:
     return FileLock(path.with_name(f".{path.name}.lock"))

@@ -29,7 +29,7 @@ def import_plugins() -> None:
         try:
             entry.load()
         except Exception as error:  # another package may raise anything, and most commands do not need it
-            log.warning("The plug-in %s could not import %s (%s).", package_of(entry), name, error)
+            log.warning("The plug-in %s could not import %s (%s).", package_name(entry), name, error)
 
 
 def is_plugin_class(path: str) -> bool:
@@ -45,19 +45,19 @@ def is_plugin_class(path: str) -> bool:
     return path in (entry.name, f"{entry.module}.{entry.attr}", f"{kind.__module__}.{kind.__qualname__}")
 
 
-def plugins_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
+def find_plugins(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
     """Collect the plug-ins of some objects' classes, with version and classes, by package."""
     plugins: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(map(type, parts)):
         entry = registered_classes().get(kind.__name__)
         if entry is not None and entry.module.partition(".")[0] == kind.__module__.partition(".")[0]:
             version = "?" if entry.dist is None else entry.dist.version
-            plugin = plugins.setdefault(package_of(entry), {"version": version, "classes": []})
+            plugin = plugins.setdefault(package_name(entry), {"version": version, "classes": []})
             plugin["classes"].append(kind.__name__)
     return plugins
 
 
-def package_of(entry: EntryPoint) -> str:
+def package_name(entry: EntryPoint) -> str:
     """Get the name of an entry point's installed package."""
     return "?" if entry.dist is None else str(entry.dist.metadata["Name"])
 
@@ -73,7 +73,7 @@ def plugin_configs() -> dict[str, Path]:
         folder = next((Path(parent, *inner) for parent in parents if Path(parent, *inner).is_dir()), None)
         if folder is None:
             raise UserError(
-                f"The plug-in {package_of(entry)} registers configs in {entry.value}, but there is no such folder. "
+                f"The plug-in {package_name(entry)} registers configs in {entry.value}, but there is no such folder. "
                 "Reinstall the plug-in."
             )
         configs |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}

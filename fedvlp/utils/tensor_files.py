@@ -42,7 +42,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, A
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         content = save(copies, {METADATA_KEY: NO_DIGEST.decode() + json.dumps(header, sort_keys=True)})
-        temporary.write_bytes(_with_digest(content))
+        temporary.write_bytes(_append_digest(content))
         # Before renaming, because otherwise a power failure may leave an empty file with the final name.
         if is_durable:
             make_durable(temporary)
@@ -85,7 +85,7 @@ def read_tensors(
     return tensors, header
 
 
-def _with_digest(content: bytes) -> bytes:
+def _append_digest(content: bytes) -> bytes:
     start = content.index(NO_DIGEST)
     before, after = memoryview(content)[:start], memoryview(content)[start + len(NO_DIGEST) :]
     digest = hashlib.sha256(before)

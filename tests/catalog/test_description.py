@@ -36,12 +36,12 @@ def test_classes_are_sorted_and_every_spelling_is_known(known):
     is_numbered = len(known.domains) == 1 or known.name == "ImageNet"
     assert list(known.class_names) == sorted(known.class_names) or is_numbered
     for name in known.class_names:
-        assert known.class_of(name) == known.class_of(name.replace("_", " ").upper()) == name
+        assert known.match_class(name) == known.match_class(name.replace("_", " ").upper()) == name
     for spelling, name in known.class_spellings.items():
-        assert known.class_of(spelling) == name
+        assert known.match_class(spelling) == name
     for domain in known.domains:
-        assert known.domain_of(domain.upper()) == domain
-    assert known.domain_of("splits") is None
+        assert known.match_domain(domain.upper()) == domain
+    assert known.match_domain("splits") is None
     assert known.config in bundled_configs()
     assert set(known.clip_names) <= set(known.class_names)
 
@@ -57,7 +57,7 @@ def test_classes_are_sorted_and_every_spelling_is_known(known):
     ],
 )
 def test_names_of_domains(known, names, domains):
-    assert [DATA_SETS[known].domain_of(name) for name in names] == domains
+    assert [DATA_SETS[known].match_domain(name) for name in names] == domains
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_names_of_domains(known, names, domains):
     ],
 )
 def test_names_of_classes(known, names, classes):
-    assert [DATA_SETS[known].class_of(name) for name in names] == classes
+    assert [DATA_SETS[known].match_class(name) for name in names] == classes
 
 
 def test_order_of_classes_and_parts_of_splits():
@@ -134,7 +134,7 @@ def test_classes_of_imagenet_are_clips_in_the_order_of_their_ids():
     }
     tiny_imagenet = DATA_SETS["TinyImageNet"]
     tiny = {name: spelling for spelling, name in tiny_imagenet.class_spellings.items()}
-    assert all(IMAGENET.class_of(spelling) == name for name, spelling in tiny.items())
+    assert all(IMAGENET.match_class(spelling) == name for name, spelling in tiny.items())
     assert [tiny[name] for name in tiny_imagenet.class_names] == sorted(tiny.values())
 
 

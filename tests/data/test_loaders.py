@@ -146,7 +146,7 @@ def test_training_batches_contain_domains_on_request(arrays, transform, precompu
     data = arrays(held_out="b", batch_size=4, partition=Pooled(), cache_dir=None)
     data.bind(transform, precompute)
     plain = batches(data.train_dataloader(data.clients[0], seed=7))
-    data.bind(transform, precompute, with_domains=True)
+    data.bind(transform, precompute, include_domains=True)
     found = batches(data.train_dataloader(data.clients[0], seed=7))
     number_of = {}
     for number, name in enumerate(data.source_domains):

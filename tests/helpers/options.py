@@ -6,7 +6,7 @@ from typing import Any
 
 from fedvlp.results import Record
 from fedvlp.runs.checkpoint import differences
-from fedvlp.runs.descriptions import comparable
+from fedvlp.runs.descriptions import remove_clip_source
 from fedvlp.utils.digests import constructor_arguments
 
 
@@ -31,7 +31,7 @@ def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
 
 def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """Returns the names of what a resume finds different in the descriptions of two runs."""
-    return {line.partition(":")[0] for line in differences(comparable(one), comparable(other))}
+    return {line.partition(":")[0] for line in differences(remove_clip_source(one), remove_clip_source(other))}
 
 
 def record(description: Mapping[str, Any], data: Mapping[str, Any] | None = None, rounds: int = 3) -> Record:

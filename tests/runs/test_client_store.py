@@ -10,7 +10,7 @@ import torch
 
 from fedvlp.core.state import RunState, ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed, save_checkpoint
-from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, files_of, reset_states, update_states
+from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, reset_states, state_files, update_states
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
@@ -125,9 +125,9 @@ def test_states_at_sites_are_known_only_by_name():
     states = update_states(store.open({}, "personal"), {0: "000000-00002-1.safetensors", 3: ""})
     assert are_at_sites(states)
     assert dict(states) == {0: {}}
-    assert files_of(states) == {0: "000000-00002-1.safetensors"}
+    assert state_files(states) == {0: "000000-00002-1.safetensors"}
     assert reset_states(states, store.open({}, "personal"), [0]).keys() == set()
-    assert files_of(store.open(states, "personal")) == files_of(states)
+    assert state_files(store.open(states, "personal")) == state_files(states)
     with pytest.raises(UserError, match="not at sites"):
         store.open({0: {"bias": torch.zeros(1)}}, "personal")
 
@@ -146,4 +146,4 @@ def test_a_checkpoint_names_files_at_sites_without_needing_them(tmp_path):
     save_checkpoint(path, state, description)
     found = load_checkpoint(path)[0]
     assert are_at_sites(found.personal)
-    assert files_of(found.personal) == {1: "000001-00000-0.safetensors"}
+    assert state_files(found.personal) == {1: "000001-00000-0.safetensors"}

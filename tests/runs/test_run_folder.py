@@ -7,7 +7,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, ema_share
 from fedvlp.runs.descriptions import describe_optimizer, describe_phases, load_deployed_to_all, run_name
-from fedvlp.runs.run_folder import find_checkpoints, run_of
+from fedvlp.runs.run_folder import find_checkpoints, find_run_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
@@ -73,8 +73,14 @@ def test_the_run_of_a_file_or_folder(tmp_path):
     run = tmp_path / "runs" / "2026-01-02"
     path = checkpoint(run, 4)
     prompts = touched(run / "prompts.safetensors")
-    assert run_of(path) == run_of(prompts) == run_of(run) == run_of(tmp_path / "runs") == run
-    assert run_of(tmp_path / "gone") == tmp_path / "gone"
+    assert (
+        find_run_folder(path)
+        == find_run_folder(prompts)
+        == find_run_folder(run)
+        == find_run_folder(tmp_path / "runs")
+        == run
+    )
+    assert find_run_folder(tmp_path / "gone") == tmp_path / "gone"
 
 
 def test_personal_prompts_cannot_predict(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.core.state import Client
 from fedvlp.training.callback import FederationCallback
-from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
+from fedvlp.training.cohort import draw_step_shares, present_clients, sample_cohort
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 CLIENTS = [Client(id, 0, size, str(id)) for id, size in ((7, 5), (2, 31), (9, 8), (4, 13), (0, 13), (11, 2), (5, 8))]
@@ -69,15 +69,15 @@ def test_a_fixed_share_straggles_and_others_in_each_round():
     seen = set()
     shares = []
     for round in range(200):
-        found = shares_of_steps(COHORT, 0.25, seed=3, round=round)
+        found = draw_step_shares(COHORT, 0.25, seed=3, round=round)
         assert len(found) == 3  # of 2.5, the larger
         seen |= found.keys()
         shares += found.values()
     assert seen == {client.id for client in COHORT}
     assert 0.1 <= min(shares) < 0.15
     assert 0.95 < max(shares) < 1
-    assert len(shares_of_steps(COHORT, 1.0, seed=3, round=0)) == 10
-    assert shares_of_steps(COHORT, 0.04, seed=3, round=0) == {}
+    assert len(draw_step_shares(COHORT, 1.0, seed=3, round=0)) == 10
+    assert draw_step_shares(COHORT, 0.04, seed=3, round=0) == {}
 
 
 def test_who_drops_out_does_not_train_and_keeps_what_it_had(tmp_path):
@@ -104,7 +104,7 @@ def test_stragglers_take_a_part_of_their_steps(tmp_path):
     federation(tmp_path, name="run", **options).fit(Linear(), Points(4))
     clients = Points(4).clients
     for round in range(3):
-        shares = shares_of_steps(clients, 0.5, seed=0, round=round)
+        shares = draw_step_shares(clients, 0.5, seed=0, round=round)
         assert len(shares) == 2
         for client in clients:
             whole = 5 * -(-client.num_examples // 4)

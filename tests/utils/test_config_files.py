@@ -7,7 +7,7 @@ import open_clip
 import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import bundled_configs, find_config, in_order, names_a_method
+from fedvlp.utils.config_files import bundled_configs, find_config, names_a_method, sort_options
 from fedvlp.utils.errors import UserError
 
 
@@ -40,7 +40,7 @@ def test_the_order_of_options_does_not_matter():
         *("--model.optimizer.lr", "-1", "--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B"),
         *("--config=b", "--model.optimizer=Adam", "--config=a", "--model=M", "--images", "c", "d"),
     ]
-    assert in_order(given) == [
+    assert sort_options(given) == [
         *("--config=b", "--config=a", "--model=M", "--model.optimizer=Adam", "--model.optimizer.lr=-1"),
         *("--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B", "--images", "c", "d"),
     ]

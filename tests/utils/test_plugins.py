@@ -32,7 +32,7 @@ def test_a_registered_class_is_trusted_by_its_name_and_its_paths_alone(site):
     for path in ("trusted_one.Other", "Other", "elsewhere.Trusted", "trusted_one", "os.system", ""):
         assert not plugins.is_plugin_class(path)
     kind = plugins.registered_classes()["Trusted"].load()
-    assert plugins.plugins_of([kind(["a"], "fedvlp-tiny"), PromptFL]) == {
+    assert plugins.find_plugins([kind(["a"], "fedvlp-tiny"), PromptFL]) == {
         "trusted-one": {"version": "0.3", "classes": ["Trusted"]}
     }
 

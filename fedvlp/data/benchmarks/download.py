@@ -37,10 +37,10 @@ STARTS = {
     b"MM\0*": ".tif",
 }
 """File extensions by the first bytes of image files."""
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
-def download(description: Description, root: Path, say: Say) -> None:
+def download(description: Description, root: Path, echo: Echo) -> None:
     """Download a data set, one process at a time; do nothing if it was downloaded before.
 
     The root stays empty until all images have been downloaded and counted.
@@ -48,7 +48,7 @@ def download(description: Description, root: Path, say: Say) -> None:
     Args:
         description: The data set.
         root: Folder for the domains' folders; it must be missing or empty.
-        say: Prints a line for the user.
+        echo: Prints a line for the user.
 
     Raises:
         UserError: If it can't be downloaded, the folder can't be used, or images differ from the published data set.
@@ -59,7 +59,7 @@ def download(description: Description, root: Path, say: Say) -> None:
     with locked(root):
         existing = read_source(root)
         if existing is not None and find_layout(root, description) is not None:
-            say(f"{description.name} is in {root} already: {existing}")
+            echo(f"{description.name} is in {root} already: {existing}")
             return
         # Files on disk are neither overwritten nor mixed with a download.
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -69,9 +69,9 @@ def download(description: Description, root: Path, say: Say) -> None:
             )
         staging = root.with_name(f".{root.name}.download")
         if isinstance(source, TorchvisionSource):
-            _by_torchvision(description, source, root, staging, say)
+            _fetch_with_torchvision(description, source, root, staging, echo)
         else:
-            _from_hub(description, source, root, staging, say)
+            _fetch_from_hub(description, source, root, staging, echo)
 
 
 def find_source(description: Description) -> HubSource | TorchvisionSource:
@@ -94,7 +94,7 @@ def read_source(folder: Path) -> str | None:
         return None
 
 
-def _finish(description: Description, images: Path, root: Path, repository: str, revision: str, say: Say) -> None:
+def _finish(description: Description, images: Path, root: Path, repository: str, revision: str, echo: Echo) -> None:
     """Count the downloaded images, record their source, and move them to the root in one step."""
     manifest = read_manifest(images, description)
     problems = differences(manifest, description)
@@ -111,10 +111,10 @@ def _finish(description: Description, images: Path, root: Path, repository: str,
     if root.is_dir():
         root.rmdir()  # not every system replaces an empty folder
     images.rename(root)
-    say(f"{sum(counts.values()):,} images in {root}; their counts match the published ones")
+    echo(f"{sum(counts.values()):,} images in {root}; their counts match the published ones")
 
 
-def _announce(description: Description, root: Path, title: str, size: int, say: Say) -> None:
+def _announce(description: Description, root: Path, title: str, size: int, echo: Echo) -> None:
     """Announce the size of a download; raise UserError if the disk has too little space."""
     # Downloaded files and extracted images are on the disk at the same time.
     needed = 2 * size + DISK_BLOCK * (description.images or 0)
@@ -124,17 +124,19 @@ def _announce(description: Description, root: Path, title: str, size: int, say: 
             f"The disk of {root} has too little space: {size_in_words(needed)} are needed, {size_in_words(free)} are "
             "free. Free some space, or choose a folder on another disk."
         )
-    say(f"{title}, to {root}: needs {size_in_words(needed)} of disk space, {size_in_words(free)} are free")
+    echo(f"{title}, to {root}: needs {size_in_words(needed)} of disk space, {size_in_words(free)} are free")
 
 
-def _by_torchvision(description: Description, source: TorchvisionSource, root: Path, staging: Path, say: Say) -> None:
+def _fetch_with_torchvision(
+    description: Description, source: TorchvisionSource, root: Path, staging: Path, echo: Echo
+) -> None:
     import torchvision.datasets
 
     version = torchvision.__version__
-    say(f"{description.name} with torchvision {version} ({source.reader}), from {description.source}")
-    say(f"terms: {description.licence}")
+    echo(f"{description.name} with torchvision {version} ({source.reader}), from {description.source}")
+    echo(f"terms: {description.licence}")
     size = source.download_bytes
-    _announce(description, root, f"about {size_in_words(size)}", size, say)
+    _announce(description, root, f"about {size_in_words(size)}", size, echo)
     # An interrupted extraction looks complete to torchvision, so it starts from scratch.
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -150,15 +152,15 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
     for path in sorted(staging.rglob("*")):
         if path.name.endswith((".tar.gz", ".tgz", ".zip")) and path.is_file():
             path.unlink()
-    _finish(description, staging, root, f"torchvision.datasets.{source.reader}", version, say)
+    _finish(description, staging, root, f"torchvision.datasets.{source.reader}", version, echo)
 
 
-def _from_hub(description: Description, source: HubSource, root: Path, staging: Path, say: Say) -> None:
+def _fetch_from_hub(description: Description, source: HubSource, root: Path, staging: Path, echo: Echo) -> None:
     from huggingface_hub import HfApi
 
     hub = HfApi()
     page = f"{hub.endpoint}/datasets/{source.repository}"
-    with _explained(page):
+    with _explain_errors(page):
         info = hub.dataset_info(source.repository, revision=source.revision, files_metadata=True)
     revision = info.sha or source.revision or "main"
     sizes: dict[str, int] = {}
@@ -171,17 +173,17 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
             "from its publisher."
         )
     licence = info.card_data.get("license") if info.card_data else None
-    say(f"{description.name} from {page} at {revision}")
-    say(f"terms: {description.licence}; licence of the copy: {licence or 'not stated'}")
+    echo(f"{description.name} from {page} at {revision}")
+    echo(f"terms: {description.licence}; licence of the copy: {licence or 'not stated'}")
     size = sum(sizes.values())
-    _announce(description, root, f"files: {len(sizes)}, {size_in_words(size)}", size, say)
+    _announce(description, root, f"files: {len(sizes)}, {size_in_words(size)}", size, echo)
     # An interrupted download resumes if its files have the same commit.
     folder = staging / revision
     if not folder.exists():
         shutil.rmtree(staging, ignore_errors=True)
     images = folder / "images"
     for name in sizes:
-        with _explained(page):
+        with _explain_errors(page):
             hub.hf_hub_download(
                 source.repository, name, repo_type="dataset", revision=revision, local_dir=folder / "files"
             )
@@ -189,12 +191,12 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
         write_images(folder / "files" / name, images, source, description)
     if source.has_official_split:
         _write_lists(images, read_manifest(images, description).files, description)
-    _finish(description, images, root, source.repository, revision, say)
+    _finish(description, images, root, source.repository, revision, echo)
     shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
-def _explained(page: str) -> Iterator[None]:
+def _explain_errors(page: str) -> Iterator[None]:
     """Add a remedy to the hub client's errors about gates, tokens, offline mode and the network."""
     try:
         yield

@@ -84,7 +84,7 @@ def domains_in(folder: Path, description: Description) -> dict[str, str]:
     """Map each domain to the name of its subfolder; raise UserError if two subfolders are the same domain."""
     names: dict[str, str] = {}
     for name in folders_in(folder):
-        domain = description.domain_of(name)
+        domain = description.match_domain(name)
         if domain in names:
             raise UserError(f"Both {names[domain]} and {name} in {folder} look like the domain {domain}. Keep one.")
         if domain is not None:
@@ -130,7 +130,7 @@ def _image_file(domain: str, class_name: str, path: str, role: SplitName | None)
 
 def find_domain(name: str, description: Description, source: str) -> str:
     """Find the domain that a file names; raise UserError if the data set does not have it."""
-    domain = description.domain_of(name)
+    domain = description.match_domain(name)
     if domain is None:
         raise UserError(
             f"Expected domains of {description.name} ({', '.join(description.domains)}) in {source}; found "
@@ -141,7 +141,7 @@ def find_domain(name: str, description: Description, source: str) -> str:
 
 def find_class(name: str, description: Description, source: str) -> str:
     """Find the class that a file names; raise UserError if the data set does not have it."""
-    class_name = description.class_of(name)
+    class_name = description.match_class(name)
     if class_name is None:
         raise UserError(
             f"Expected classes of {description.name} ({shorten(description.class_names, most=5)}) in {source}; found "
@@ -162,7 +162,7 @@ def _check_exist(files: list[ImageFile], folder: Path, source: str) -> list[Imag
 
 
 def _has_classes(folder: Path, description: Description) -> bool:
-    return any(description.class_of(compose_name(name)) for name in folders_in(folder))
+    return any(description.match_class(compose_name(name)) for name in folders_in(folder))
 
 
 def check_unknown_folders(unknown: Sequence[str], folder: Path, description: Description) -> None:
@@ -179,7 +179,7 @@ def _class_folders(folder: Path, part: FolderPerClass, description: Description)
     if part.is_optional and not _has_classes(folder, description):
         return []
     # Classes are looked up once per folder, since ImageNet has over a million images.
-    classes = {name: description.class_of(name) for name in map(compose_name, folders_in(folder))}
+    classes = {name: description.match_class(name) for name in map(compose_name, folders_in(folder))}
     unknown = [name for name, class_name in classes.items() if class_name is None and name not in part.ignored]
     check_unknown_folders(unknown, folder, description)
     domain = part.domain or description.domains[0]
@@ -356,7 +356,7 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
             split_folder = ""
             if len(names) > 1 and names[0].casefold() in tree.split_folders:
                 split_folder = names.pop(0).casefold()
-            class_name = description.class_of(names[0]) if len(names) > 1 else None
+            class_name = description.match_class(names[0]) if len(names) > 1 else None
             if class_name is None:
                 unknown.add(f"{domain_folder}/{names[0]}")
             elif not split_folder or split_folder != skipped:
@@ -383,7 +383,7 @@ def _find_lists(folders: Sequence[Path], tree: DomainTree, description: Descript
         lists = []
         for (ending, role), path in product(style.items(), sorted(folder.glob("*.txt"))):
             stem = path.stem.casefold()
-            domain = description.domain_of(stem.removesuffix(f"_{ending}"))
+            domain = description.match_domain(stem.removesuffix(f"_{ending}"))
             if stem.endswith(f"_{ending}") and domain:
                 lists.append(ListFile(path, domain, ending, role))
         if lists:
@@ -401,11 +401,11 @@ def _read_lists(
             f"Expected a list of training images for each domain of {description.name} next to {lists[0].path}; found "
             f"none for {', '.join(missing)}. Add the lists, or remove all of them."
         )
-    list_of: dict[str, ListFile] = {}
+    lists_by_name: dict[str, ListFile] = {}
     leaks = []
     for file in lists:
         for name in _read_list(file, images, description):
-            first = list_of.setdefault(name, file)
+            first = lists_by_name.setdefault(name, file)
             if first.role != file.role:
                 leaks.append(f"{name} ({first.path.name}, {file.path.name})")
     if leaks:
@@ -413,7 +413,7 @@ def _read_lists(
             f"Expected each image in one part of the split; {len(leaks)} are in two: {shorten(leaks)}. Correct the "
             "lists, or draw a split with data.split=stratified."
         )
-    return {name: file.role for name, file in list_of.items()}
+    return {name: file.role for name, file in lists_by_name.items()}
 
 
 def _read_list(file: ListFile, images: Sequence[ImageFile], description: Description) -> list[str]:
@@ -437,8 +437,8 @@ def _read_list(file: ListFile, images: Sequence[ImageFile], description: Descrip
                 f"Expected 'domain/class/image label' in line {number} of {file.path}, such as 'photo/dog/1.jpg 1'; "
                 f"found {line[:80]!r}. Correct or remove the list."
             )
-        domain = description.domain_of(folders[-3]) if len(folders) > 2 else None
-        class_name = description.class_of(folders[-2])
+        domain = description.match_domain(folders[-3]) if len(folders) > 2 else None
+        class_name = description.match_class(folders[-2])
         name = image_names.get((class_name or "", folders[-1]))
         if name is not None and domain in (None, file.domain):
             names.append(name)

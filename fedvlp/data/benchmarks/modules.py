@@ -53,7 +53,7 @@ class Benchmark(DomainFolders):
         self.class_name_style = class_names
         self.download = download
         # A domain may be given by its folder's name, such as "art" for art_painting.
-        self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
+        self.held_out = [self.description.match_domain(name) or name for name in self.held_out]
 
     @property
     def all_class_names(self) -> list[str]:
@@ -147,8 +147,8 @@ class Benchmark(DomainFolders):
     def _positions(self, domain: str) -> dict[ImageRole, Indices]:
         """Find the positions of a domain's images by official role."""
         # Images are matched by name, since unreadable images may have been skipped.
-        role_of = {file.name: file.role for file in self._manifest.files[domain]}
-        roles_of_images = np.array([role_of[name] or "" for name in self.images[domain].names])
+        roles_by_name = {file.name: file.role for file in self._manifest.files[domain]}
+        roles_of_images = np.array([roles_by_name[name] or "" for name in self.images[domain].names])
         roles: tuple[ImageRole, ...] = ("train", "validation", "test")
         positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
         # Published results of a held-out domain also use its test list.

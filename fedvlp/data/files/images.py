@@ -250,7 +250,7 @@ class FolderImages:
         """Hash name, size and modification time of these files, without reading their content."""
         return _digest(f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices)
 
-    def without(self, positions: Sequence[int]) -> FolderImages:
+    def drop(self, positions: Sequence[int]) -> FolderImages:
         """Remove the images at some positions."""
         rows = sorted(set(range(len(self))) - set(positions))
         return FolderImages([self.paths[row] for row in rows], [self.names[row] for row in rows], self.labels[rows])

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedvlp.sites.flower.client_app import pack, unpack
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import SiteError
-from fedvlp.utils.errors import UserError, in_one_line
+from fedvlp.utils.errors import UserError, to_one_line
 
 
 def make_server_app(config: Path) -> ServerApp:
@@ -72,7 +72,7 @@ class GridTransport:
 
 def _content(reply: Message) -> bytes | SiteError:
     if reply.has_error():
-        return SiteError(f"did not answer: {in_one_line(reply.error.reason or 'Flower gives no reason')}")
+        return SiteError(f"did not answer: {to_one_line(reply.error.reason or 'Flower gives no reason')}")
     try:
         return unpack(reply.content)
     except UserError as error:

@@ -165,7 +165,7 @@ class SumSite:
         return AESGCM(_pair_key(b"box", self.box_key, self.adverts[name][BOX_KEY], self.tag))
 
 
-def sum_of_sites(
+def sum_sites(
     names: Sequence[str], length: int, adverts: Mapping[str, Parts], ask: Ask, min_survivors: int = 0
 ) -> tuple[set[str], Numbers]:
     """Perform the server's part, and return the survivors and the sum of their values modulo 2^64.

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from fedvlp.core.aggregation.fixed_point import decode, encode
 from fedvlp.core.state import State, numel, select
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.secure_sum.protocol import Parts, SumSite, sum_of_sites
+from fedvlp.sites.secure_sum.protocol import Parts, SumSite, sum_sites
 from fedvlp.sites.wire import Message, SiteError, SiteProblem
 from fedvlp.training.engine import PhaseResults
 from fedvlp.training.secure_sum import sum_error, sum_weight, weightings
@@ -35,7 +35,7 @@ class SiteSums:
         self.prepared = prepared.digest(without=OWN)
         self.answered = folder / "secure_sum.json"  # the last round and phase in which the site revealed its part
         self.round_and_phase = [0, 0]  # of the sum under way
-        self.under_way: SumSite | None = None
+        self.current_sum: SumSite | None = None
         self.key, self.roster = _read_keys(name, keys)
 
     def check(self, request: Message) -> None:
@@ -52,20 +52,20 @@ class SiteSums:
         numbers = encode(result.update.state, sum_weight(result, weighting))
         about = self.prepared + request.digest(without=OWN)
         # Set last: a refused request must not change the round that the last step writes to the disk.
-        self.under_way = SumSite(self.name, self.key, self.roster, about, numbers)
+        self.current_sum = SumSite(self.name, self.key, self.roster, about, numbers)
         self.round_and_phase = _round_and_phase(request)
-        return _as_tensors({self.name: self.under_way.advert})
+        return _as_tensors({self.name: self.current_sum.advert})
 
     def answer(self, request: Message) -> Message:
         """Answer a request of the kind ``sum``."""
-        if self.under_way is None:
+        if self.current_sum is None:
             raise SiteProblem("has no secure sum under way: it was restarted, or has revealed its part")
-        answer = self.under_way.answer(request.values["step"], _as_parts(request.tensors))
-        if not self.under_way.steps:
+        answer = self.current_sum.answer(request.values["step"], _as_parts(request.tensors))
+        if not self.current_sum.steps:
             # Written before the answer is sent, so that a killed process never reveals twice.
             self.answered.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.answered, self.round_and_phase)
-            self.under_way = None
+            self.current_sum = None
         return Message("summed", {}, _as_tensors(answer))
 
 
@@ -118,7 +118,7 @@ def sum_updates(
     problem = "sent no usable answer for the secure sum"
     mean: State = {}
     try:
-        survivors, total = sum_of_sites(registry.data.sites, numel(expected) + 1, adverts, ask, min_clients)
+        survivors, total = sum_sites(registry.data.sites, numel(expected) + 1, adverts, ask, min_clients)
         # The weights are known, so a wrong sum of weights reveals wrong masks or shares, but not their site.
         if total[-1] != sum(sum_weight(by_name[name], weighting) for name in survivors):
             raise SiteError("got no secure sum: the weights do not add up, so a mask or share was wrong")
@@ -131,8 +131,8 @@ def sum_updates(
         reply = replies.get(name)
         reason = result.failure or (str(reply) if isinstance(reply, SiteError) else problem)
         reason += f"; it {REVEALED}" if name in revealed else ""
-        final.append(result if name in survivors else ClientResult.of_failure(result.client, reason))
-    return PhaseResults.of_sum(final, mean, is_final=any(REVEALED in result.failure for result in final))
+        final.append(result if name in survivors else ClientResult.from_failure(result.client, reason))
+    return PhaseResults.from_sum(final, mean, is_final=any(REVEALED in result.failure for result in final))
 
 
 def _as_tensors(parts: Parts) -> State:

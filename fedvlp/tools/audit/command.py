@@ -11,7 +11,7 @@ from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
-from fedvlp.utils.config_files import split_options, values_of
+from fedvlp.utils.config_files import option_values, split_options
 from fedvlp.utils.errors import UserError
 
 
@@ -45,7 +45,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     trained = None
     if "--ckpt_path" in given and "--help" not in given:
         file = trained_file("".join(given["--ckpt_path"]), "audit")
-        trained = trained_config(file, values_of(arguments, "--allow"), None if "--data" in given else "--data")
+        trained = trained_config(file, option_values(arguments, "--allow"), None if "--data" in given else "--data")
     command = parse(AuditCLI, arguments, trained, "Measure how much uploads and prompts reveal about clients' images.")
     config = command.config
 

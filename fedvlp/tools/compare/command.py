@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedvlp.results import find_records
-from fedvlp.runs.run_folder import files_of_runs
+from fedvlp.runs.run_folder import list_run_files
 from fedvlp.tools.compare.grouping import describe_differences
 from fedvlp.tools.compare.papers import main_tables, matching_tables, paper_text, papers
 from fedvlp.tools.compare.printing import TextTable, format_tables, table_text
-from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
+from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, add_intervals, tables
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_text
 
@@ -22,12 +22,12 @@ def run_compare(arguments: Sequence[str]) -> int:
     """Print the tables and return the exit code: 1 if a path was not a finished run, otherwise 0."""
     options = _parser().parse_args(arguments)
     if options.output is not None:
-        check_replaceable(options.output, files_of_runs(map(Path, options.runs)))
+        check_replaceable(options.output, list_run_files(map(Path, options.runs)))
     needs = {"history": options.oracle, "predictions": options.intervals}
     records, problems = find_records(options.runs, [name for name, is_needed in needs.items() if is_needed])
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:
-        compared = [with_intervals(table) for table in compared]
+        compared = [add_intervals(table) for table in compared]
     texts = _texts(compared, options.papers)
     if not texts:
         reason = " ".join(problems) or "Pass run folders, or folders of runs."

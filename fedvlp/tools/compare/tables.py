@@ -149,7 +149,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     data = records[0].data
     expected = () if protocol.columns else data.get("targets", data.get("domains", ()))
     order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, *COLUMNS, SPREAD, GAP]}
-    return Table(records, protocol, tuple(columns), len(expected), _over_seeds(by_seed, order), runs)
+    return Table(records, protocol, tuple(columns), len(expected), _average_seeds(by_seed, order), runs)
 
 
 def _label_rows(
@@ -215,7 +215,7 @@ def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(seed=scores["seed"].mask(is_untrained & (scores["method"].map(distinct) == 1), 0))
 
 
-def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.DataFrame:
+def _average_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.DataFrame:
     """Compute mean, deviation and number of seeds; sort methods, rounds and columns by ``order``."""
     long = by_seed.reset_index().melt(SEED, var_name="column", value_name="accuracy")
     groups = long.dropna(subset=["accuracy"]).groupby(CELL)["accuracy"]
@@ -230,7 +230,7 @@ def costs(records: Sequence[Record]) -> dict[str, int]:
     return {name: max(count[name] for count in counts) for name in COSTS} if counts else {}
 
 
-def with_intervals(table: Table) -> Table:
+def add_intervals(table: Table) -> Table:
     """Add 95 % percentile intervals to last rounds and baselines.
 
     All seeds are evaluated on the same images, so each image is drawn with the predictions of all seeds. Domains are

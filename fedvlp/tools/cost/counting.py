@@ -13,7 +13,7 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.training.communication import communication_cost
-from fedvlp.utils.config_files import CONFIG_OPTION, find_config, in_order, names_a_method
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config, names_a_method, sort_options
 
 
 class CostCLI(FederationCLI):
@@ -27,7 +27,7 @@ class CostCLI(FederationCLI):
 
     def before_instantiate_classes(self) -> None:
         """Disable weights, images, loggers and callbacks."""
-        self.parser.add_instantiator(_without_verifying, FederatedDataModule, subclasses=True, prepend=True)
+        self.parser.add_instantiator(_skip_verification, FederatedDataModule, subclasses=True, prepend=True)
         config = self.config
         config.trainer.logger = None
         config.trainer.callbacks = None
@@ -49,7 +49,7 @@ class CostCLI(FederationCLI):
 def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
     """Count the communication of each config's method: one row per phase, and one for all phases."""
     rows: list[dict[str, Any]] = []
-    for config, method_arguments in _arguments_by_config(in_order(arguments)).items():
+    for config, method_arguments in _arguments_by_config(sort_options(arguments)).items():
         command = CostCLI.make(method_arguments, prog="fedvlp cost")
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
     return rows
@@ -87,7 +87,7 @@ def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
     return by_config
 
 
-def _without_verifying(
+def _skip_verification(
     kind: Callable[..., FederatedDataModule], *arguments: Any, **options: Any
 ) -> FederatedDataModule:
     data = kind(*arguments, **options)

@@ -12,13 +12,13 @@ from fedvlp.clip.loading import BUNDLED
 from fedvlp.commands.trained_config import parse_kinds, trained_config, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
-from fedvlp.runs.run_folder import run_of
+from fedvlp.runs.run_folder import find_run_folder
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.trained_run import TrainedRun
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
-from fedvlp.utils.config_files import split_options, values_of
+from fedvlp.utils.config_files import option_values, split_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import read_json, write_bytes, write_json
 from fedvlp.utils.ranges import PositiveInt
@@ -59,7 +59,7 @@ def run_explain(arguments: Sequence[str]) -> int:
         file = trained_file("".join(given.get("--ckpt_path", [])), "explain")
         kinds = _kinds("".join(given["--what"]) if "--what" in given else None)
         needs_samples = "--images" not in given and bool({"predictions", "overlays", "experts"} & set(kinds))
-        trained = trained_config(file, values_of(arguments, "--allow"), "--images" if needs_samples else None)
+        trained = trained_config(file, option_values(arguments, "--allow"), "--images" if needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Explain a trained method in pictures and words.")
     config = command.config
 
@@ -155,7 +155,7 @@ def explain_words(run: TrainedRun, is_requested: bool) -> Files:
 def _personal_by_name(run: TrainedRun) -> dict[str, State]:
     """Map clients' names to personal tensors; a stopped run has no summary, so its clients are numbered."""
     names: list[str] = []
-    summary = run_of(run.file) / "summary.json" if run.file else Path()
+    summary = find_run_folder(run.file) / "summary.json" if run.file else Path()
     if summary.is_file():
         names = list(read_json(summary)["clients"])
     states = run.personal.items()

@@ -118,8 +118,8 @@ DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
 
 def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
     """Compute each expert's share of the tokens that were not dropped, including the class token (TRIP's pi)."""
-    num_kept = max(int((tokens >= 0).sum()), 1)
-    return [int((tokens == expert).sum()) / num_kept for expert in range(num_experts)]
+    num_routed = max(int((tokens >= 0).sum()), 1)
+    return [int((tokens == expert).sum()) / num_routed for expert in range(num_experts)]
 
 
 def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequence[str]) -> Picture:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, find_tensor_file, trained_config
-from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
+from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_files
 
 
 def run_export(arguments: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def run_export(arguments: Sequence[str]) -> int:
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     command = FederationCLI.make([config_option(config), *others], prog="fedvlp export")
     command.model.load_state(load_deployed_to_all(trained, command.model))
-    inputs = list(files_of_runs([trained, run_of(trained)]))
+    inputs = list(list_run_files([trained, find_run_folder(trained)]))
     difference = export_method(command.model, options.format, options.output, inputs)
     sys.stdout.write(f"{options.output}: its logits differ from the method's by at most {difference:.1e}\n")
     sys.stdout.write(f"{options.output.with_suffix('.json')}: classes and preprocessing\n")

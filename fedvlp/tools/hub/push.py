@@ -14,7 +14,7 @@ from fedvlp.catalog.description import DESCRIPTIONS
 from fedvlp.clip.loading import FOLDER_PREFIX
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_cells
-from fedvlp.runs.run_folder import run_of
+from fedvlp.runs.run_folder import find_run_folder
 from fedvlp.tools.compare.grouping import all_options, describe_records
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.tools.pretrained.loading import from_pretrained, hub_problem
@@ -74,36 +74,36 @@ def write_folder(
     Raises:
         UserError: If the run is not finished, its method has no shared model, or the folder is not empty.
     """
-    record = load_record(run_of(Path(run)))
-    record = replace(record, clip=without_folders(record.clip))
+    record = load_record(find_run_folder(Path(run)))
+    record = replace(record, clip=remove_folders(record.clip))
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"Expected a new or empty folder, got {target}. Choose another folder.")
     classifier = from_pretrained(record.folder, allow=allow)
     config = record.config
     # The header of prompts.safetensors contains the path of CLIP's weights.
-    classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
+    classifier.method.hparams["clip"] = remove_folders(classifier.method.hparams["clip"])
     files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
-    write_json(target / "summary.json", without_folders(read_json(record.folder / "summary.json")))
+    write_json(target / "summary.json", remove_folders(read_json(record.folder / "summary.json")))
     if config:
-        write_text(target / "config.yaml", yaml.safe_dump(without_folders(config), sort_keys=False))
+        write_text(target / "config.yaml", yaml.safe_dump(remove_folders(config), sort_keys=False))
         files.append(target / "config.yaml")
     return files
 
 
-def without_folders(value: Any, key: str = "") -> Any:
+def remove_folders(value: Any, key: str = "") -> Any:
     """Remove local folders from a config: keep only the last part of each path.
 
-    >>> without_folders({"root": "data/ward 3/scans", "pretrained": "/mnt/clip/ViT-B-16.pt", "held_out": "a/b"})
+    >>> remove_folders({"root": "data/ward 3/scans", "pretrained": "/mnt/clip/ViT-B-16.pt", "held_out": "a/b"})
     {'root': 'scans', 'pretrained': 'ViT-B-16.pt', 'held_out': 'a/b'}
-    >>> without_folders({"name": "local-dir:/mnt/clips/biomedclip"})
+    >>> remove_folders({"name": "local-dir:/mnt/clips/biomedclip"})
     {'name': 'local-dir:biomedclip'}
     """
     if isinstance(value, Mapping):
-        return {name: without_folders(inner, str(name)) for name, inner in value.items()}
+        return {name: remove_folders(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list):
-        return [without_folders(inner, key) for inner in value]
+        return [remove_folders(inner, key) for inner in value]
     if isinstance(value, str) and value.startswith(FOLDER_PREFIX):
         return FOLDER_PREFIX + PureWindowsPath(value.removeprefix(FOLDER_PREFIX)).name
     if isinstance(value, str):

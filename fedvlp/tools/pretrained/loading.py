@@ -10,7 +10,7 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.weights import check_hub
 from fedvlp.core.module import FederatedModule
 from fedvlp.runs.descriptions import load_deployed_to_all
-from fedvlp.runs.run_folder import read_model, run_of
+from fedvlp.runs.run_folder import find_run_folder, read_model
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.tools.pretrained.classifier import PROMPTS_FILE, Classifier
 from fedvlp.utils.errors import UserError
@@ -43,7 +43,7 @@ def from_pretrained(
     if str(source).startswith(HUB_PREFIX):
         path = download_prompts(str(source))
     else:
-        path = run_of(Path(source)) / PROMPTS_FILE if Path(source).is_dir() else Path(source)
+        path = find_run_folder(Path(source)) / PROMPTS_FILE if Path(source).is_dir() else Path(source)
     model = read_model(path)
     check_classes(path, model, allow)
     method = make_method(path, model, clip)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
-from fedvlp.runs.run_folder import files_of_runs
+from fedvlp.runs.run_folder import list_run_files
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, read_json, write_bytes
 
@@ -24,7 +24,7 @@ def run_report(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
     parser.add_argument("--title", default="fedvlp report", help="Heading of the page.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output, files_of_runs(options.runs))
+    check_replaceable(options.output, list_run_files(options.runs))
     records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
     notes: list[str] = []
     for path in options.runs:

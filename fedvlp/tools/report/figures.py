@@ -33,11 +33,11 @@ def draw_figures(table: Table) -> Iterator[Picture]:
     trained = [row for row in methods if row[1] != UNTRAINED]
     histories = history_frame(table, table.role)
     if histories["round"].nunique() > 1:
-        yield from _in_parts(trained, lambda part: accuracy_over_rounds(table, part), "Accuracy over rounds")
+        yield from _draw_all(trained, lambda part: accuracy_over_rounds(table, part), "Accuracy over rounds")
     if any(costs(table.runs[method]) for method, _ in trained):
         names = list(dict.fromkeys(config_name(table.runs[method][0]) for method, _ in trained))
-        yield from _in_parts(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
-    yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
+        yield from _draw_all(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
+    yield from _draw_all(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
 
 
 def history_frame(table: Table, role: str) -> pd.DataFrame:
@@ -183,7 +183,7 @@ def _labels(rows: Sequence[Row]) -> list[str]:
     return [method for method, _ in rows]
 
 
-def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
+def _draw_all(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
     """Draw one or several pictures, with at most ``MAX_SERIES`` consecutive items in each, split evenly."""
     if not items:
         return

@@ -27,12 +27,12 @@ from fedvlp.tools.compare.tables import (
     Cell,
     Row,
     Table,
+    add_intervals,
     row_title,
     tables,
-    with_intervals,
 )
 from fedvlp.tools.report.figures import draw_figures
-from fedvlp.tools.report.ranking import compared_rows, describe_result, ranked
+from fedvlp.tools.report.ranking import compared_rows, describe_result, sort_rows
 from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
@@ -97,7 +97,7 @@ def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
 
 
 def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
-    ordered = ranked(table)
+    ordered = sort_rows(table)
     rows = compared_rows(ordered)
     shown = {method for method, _ in rows}
     return {
@@ -108,7 +108,7 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
         "figures": list(draw_figures(ordered)),
         "left_out": [method for method in table.runs if method not in shown],
-        "other_metrics": other_metrics(with_intervals(ordered)),
+        "other_metrics": other_metrics(add_intervals(ordered)),
         "classes": classes(ordered),
     }
 

@@ -13,7 +13,7 @@ def compared_rows(table: Table) -> list[Row]:
     return [row for row in table.rows if row[1] in (LAST, UNTRAINED) and table.cell(row, AVERAGE) is not None]
 
 
-def ranked(table: Table) -> Table:
+def sort_rows(table: Table) -> Table:
     """Sort rows by the average of their method, highest first, with missing averages at the end."""
     cells = table.cells.reset_index()
     # A method is ranked by its first row, which is the last round if that is shown.
@@ -28,7 +28,7 @@ def describe_result(table: Table) -> str:
 
     The text marks a lead within the sum of the two deviations over seeds, and results of a single seed.
     """
-    cells = {row: cell for row in compared_rows(ranked(table)) if (cell := table.cell(row, AVERAGE)) is not None}
+    cells = {row: cell for row in compared_rows(sort_rows(table)) if (cell := table.cell(row, AVERAGE)) is not None}
     if not cells:
         return "No method was evaluated on all domains, so none can be called the best."
     best, *others = cells

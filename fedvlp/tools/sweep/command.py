@@ -120,11 +120,11 @@ def print_jobs(jobs: Sequence[Job]) -> None:
 
 
 def _run_locally(progress: SweepProgress, folder: Path, workers: int | None, devices: Sequence[str]) -> None:
-    at_a_time = workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
+    parallel = workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
     missing = progress.missing
-    sys.stdout.write(f"{len(progress.jobs)} runs in {folder}, {len(missing)} of them missing; {at_a_time} at a time\n")
+    sys.stdout.write(f"{len(progress.jobs)} runs in {folder}, {len(missing)} of them missing; {parallel} at a time\n")
     try:
-        run_jobs(missing, at_a_time, progress.report, devices)
+        run_jobs(missing, parallel, progress.report, devices)
     except KeyboardInterrupt:
         sys.stderr.write("fedvlp: stopped; the same command resumes\n")
         raise

@@ -77,5 +77,5 @@ def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str
         return []
     if together := [name for name in domains if TOGETHER in name]:
         raise UserError(f"{TOGETHER} joins domains that are held out together. Rename the domain {together[0]!r}.")
-    in_turn = domains if plan.held_out == "all" else plan.held_out
-    return [TOGETHER.join(choose_held_out(names.split(TOGETHER), domains)) for names in in_turn]
+    choices = domains if plan.held_out == "all" else plan.held_out
+    return [TOGETHER.join(choose_held_out(names.split(TOGETHER), domains)) for names in choices]

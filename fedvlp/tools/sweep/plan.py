@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.tools.sweep.jobs import Job
-from fedvlp.utils.config_files import CONFIG_OPTION, find_config, in_order, names_a_method, read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config, names_a_method, read_yaml, sort_options
 from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
@@ -62,8 +62,8 @@ class Sweep:
         for seed in self.seeds:
             for method in self.methods:
                 choices = self.choices(method)
-                in_turn: Sequence[str | None] = domains[method.label] or [None]
-                for held_out in in_turn:
+                held_out_names: Sequence[str | None] = domains[method.label] or [None]
+                for held_out in held_out_names:
                     name = run_name(method.label, choices, held_out, seed)
                     arguments = fit_arguments(choices, held_out, seed, output, name)
                     axes = {"model": method.label, "config": method.config, "held_out": held_out, "seed": seed}
@@ -101,7 +101,7 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     seeds = _as_list(content.get("seeds", [0, 1, 2]))
     if not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
         raise UserError(f"Expected seeds to be non-negative integers, e.g. [0, 1, 2]; got {seeds!r}.")
-    arguments = tuple(in_order((*_strings(content.get("arguments")), *more)))
+    arguments = tuple(sort_options((*_strings(content.get("arguments")), *more)))
     for argument in (*arguments, *(argument for method in methods for argument in method.arguments)):
         name = argument.partition("=")[0]
         if name in SET_BY_SWEEP:
@@ -125,7 +125,7 @@ def _method(model: Any) -> SweepMethod:
     if not names_a_method(find_config(config)):
         raise UserError(f"Expected models to be configs of methods; {config!r} has no model.class_path.")
     label = str(content.get("label", Path(config).stem))
-    return SweepMethod(label, config, tuple(in_order(_strings(content.get("arguments")))))
+    return SweepMethod(label, config, tuple(sort_options(_strings(content.get("arguments")))))
 
 
 def _as_list(value: Any) -> list[Any]:

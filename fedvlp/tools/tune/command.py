@@ -38,8 +38,8 @@ def run_tune(arguments: Sequence[str]) -> int:
     folder = request.output / "trials"
     trial_jobs: dict[Setting, list[Job]] = {}
     for method in plan.methods:
-        in_turn: Sequence[str | None] = domains[method.label] or [None]
-        for held_out in in_turn:
+        held_out_names: Sequence[str | None] = domains[method.label] or [None]
+        for held_out in held_out_names:
             setting = (method, held_out)
             trial_jobs[setting] = [
                 make_job(plan, setting, trial, plan.seeds[0], folder) for trial in trials[method.label]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.results import find_records
-from fedvlp.runs.run_folder import files_of_runs
+from fedvlp.runs.run_folder import list_run_files
 from fedvlp.tools.compare.tables import LAST
 from fedvlp.tools.report.command import write_page
 from fedvlp.tools.sweep.command import split_arguments
@@ -34,7 +34,7 @@ def run_verify(arguments: Sequence[str]) -> int:
     own_arguments, config_options = split_arguments(arguments)
     options = parser.parse_args(own_arguments)
     if options.output is not None:
-        check_replaceable(options.output, files_of_runs(options.entries))
+        check_replaceable(options.output, list_run_files(options.entries))
     from fedvlp.tools.verify.entry import verify  # needs PyTorch
 
     verified: list[Path] = []

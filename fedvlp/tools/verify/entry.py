@@ -10,12 +10,12 @@ from fedvlp.commands.trained_config import config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.roles import BASELINES
 from fedvlp.federation import Federation
-from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_of
+from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_name
 from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.evaluation import baselines
-from fedvlp.training.prediction import without_validation
+from fedvlp.training.prediction import drop_validation
 from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
@@ -52,7 +52,7 @@ def verify(entry: Path, options: Sequence[str], tolerance: float, allow: Sequenc
         check_equal(claimed, _describe(cli), "It has another split, method or config")
         claimed = {}
         for part in set(MEASURED).intersection(summary):  # except the best round, whose prompts are in another file
-            claimed[part] = {title: row for title, row in summary[part].items() if row_of(title) != BEST_ROW}
+            claimed[part] = {title: row for title, row in summary[part].items() if row_name(title) != BEST_ROW}
         measured = _measure(cli, entry / "prompts.safetensors", claimed["accuracy"], record.rounds)
     reason = f"It has another model, or a number was changed; --tolerance allows differences of {tolerance:g} points"
     check_equal(claimed, {part: measured[part] for part in claimed}, reason, tolerance)
@@ -101,14 +101,14 @@ def _measure(cli: FederationCLI, prompts: Path, titles: Collection[str], rounds:
         title = f"{LAST_ROW} ({rounds})" if row == LAST_ROW else row
         measured["accuracy"][title] = federation.evaluate(model, shared, personal_tensors)
         measured["balance"][row] = federation.balance
-        measured["metrics"][row] = all_scores(without_validation(federation.predictions), federation.data.class_names)
+        measured["metrics"][row] = all_scores(drop_validation(federation.predictions), federation.data.class_names)
     return measured
 
 
 def check_equal(claimed: Mapping[str, Any], found: Mapping[str, Any], reason: str, tolerance: float = 0.0) -> None:
     """Raise a UserError that names the values that differ by more than ``tolerance``, with a reason."""
-    claimed_values = dict(_flat(claimed))
-    found_values = dict(_flat(json.loads(json.dumps(found))))  # JSON turns tuples into lists
+    claimed_values = dict(_flatten(claimed))
+    found_values = dict(_flatten(json.loads(json.dumps(found))))  # JSON turns tuples into lists
     lines = []
     for name in sorted(claimed_values.keys() | found_values.keys()):
         one, other = claimed_values.get(name), found_values.get(name)
@@ -119,11 +119,11 @@ def check_equal(claimed: Mapping[str, Any], found: Mapping[str, Any], reason: st
         raise UserError(f"{'; '.join(lines[:6])}. {reason}. Differences: {len(lines)}.")
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value with its path, such as ``training.betas.0``; nothing for empty lists and mappings."""
     if isinstance(value, (list, Mapping)):
         for key, inner in dict(enumerate(value) if isinstance(value, list) else value).items():
-            yield from _flat(inner, f"{name}.{key}".removeprefix("."))
+            yield from _flatten(inner, f"{name}.{key}".removeprefix("."))
     # The fingerprint identifies CLIP, wherever its weights came from.
     elif not f"{name}.".startswith("model.init_args.clip."):
         yield name, value

@@ -4,9 +4,9 @@ Paper: Zhang et al., "Federated Domain Generalization with Generalization Adjust
 
 Symbols: a_k -> ``weights`` in the server's memory, initially 1 / K; d -> ``step``; R -> ``rounds``; gap G_k: accuracy
 of the client's tensors after training minus accuracy of the round's average, on the client's validation images.
-    d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjusted`
-    a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjusted`
-    a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjusted`
+    d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjust_weights`
+    a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjust_weights`
+    a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjust_weights`
     theta <- sum_k a_k theta_k                                            :meth:`FedDGGA.before_aggregation`
 
 Communication: a client also uploads two numbers: G_k of its previous round, and whether it has a gap. It stores the
@@ -89,7 +89,7 @@ class FedDGGA(AddOn):
             # The second number is a flag.
             if sent["gap"][1] > 0.5:
                 gaps[ids.index(update.client.id)] = sent["gap"][0].item()
-        weights = self.adjusted(weights, gaps, 1 - (server.round - 1) / max(1, server.rounds))
+        weights = self.adjust_weights(weights, gaps, 1 - (server.round - 1) / max(1, server.rounds))
         by_id = dict(zip(ids, weights.tolist(), strict=True))
         weighted: list[ClientUpdate] = []
         for update in server.updates:
@@ -98,7 +98,7 @@ class FedDGGA(AddOn):
             weighted.append(replace(update, weight=max(1, weight)))
         return weighted, {"weights": weights}
 
-    def adjusted(self, weights: Tensor, gaps: Mapping[int, float], share: float) -> Tensor:
+    def adjust_weights(self, weights: Tensor, gaps: Mapping[int, float], share: float) -> Tensor:
         """Compute the new weights [K] from the old ones, the gaps G_k by client index, and ``share``, 1 - r / R."""
         if not gaps:
             return weights

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedvlp.sites.secure_sum import protocol
-from fedvlp.sites.secure_sum.protocol import ADVERT_BYTES, SumSite, sum_of_sites
+from fedvlp.sites.secure_sum.protocol import ADVERT_BYTES, SumSite, sum_sites
 from fedvlp.sites.wire import SiteError, SiteProblem
 
 LENGTH = 30
@@ -60,7 +60,7 @@ class Parties:
         return self.sent[step]
 
     def sum(self, ask=None):
-        return sum_of_sites(self.names, self.length, self.adverts(), ask or self.ask)
+        return sum_sites(self.names, self.length, self.adverts(), ask or self.ask)
 
     def shares_of(self, name):
         """Places and shares of a site's secret, of all that were revealed."""

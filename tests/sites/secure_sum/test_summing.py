@@ -18,7 +18,7 @@ from fedvlp.core.aggregation.fixed_point import decode
 from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.runs.events import read_events
 from fedvlp.sites.ledger import read_ledger
-from fedvlp.sites.secure_sum.protocol import sum_of_sites
+from fedvlp.sites.secure_sum.protocol import sum_sites
 from fedvlp.sites.secure_sum.summing import REVEALED, SiteSums, _as_parts, _as_tensors, _read_keys
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
@@ -401,7 +401,7 @@ def add(sums, requests):
             answers[name] = _as_parts(answer.tensors)
         return answers
 
-    return sum_of_sites(NAMES, 3, adverts, ask)[1]
+    return sum_sites(NAMES, 3, adverts, ask)[1]
 
 
 @pytest.mark.parametrize("lie", [{"model": 0.5}, {"factor": 0.0}, {"weighting": "uniform"}, {"share": 0.5}])

@@ -8,7 +8,7 @@ import pytest
 from fedvlp.core.predictions import Predictions, interval, resample
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.compare.printing import table_text
-from fedvlp.tools.compare.tables import tables, with_intervals
+from fedvlp.tools.compare.tables import add_intervals, tables
 from tests.helpers.predictions import chosen, draw
 from tests.helpers.records import make_record
 
@@ -47,7 +47,7 @@ def drawn(domain, seed):
 def row_intervals(runs):
     """Compute the intervals by round and column."""
     (table,) = tables(runs)
-    cells = with_intervals(table).cells.dropna(subset=["low"]).reset_index()
+    cells = add_intervals(table).cells.dropna(subset=["low"]).reset_index()
     rows = {name: {} for _, name in table.rows}
     for _, cell in cells.iterrows():
         rows[cell["round"]][cell["column"]] = (cell["low"], cell["high"])
@@ -101,12 +101,12 @@ def test_means_of_roles_have_intervals_and_computed_columns_have_none(tmp_path):
 
 def test_tables_show_intervals_after_the_deviation(write):
     (table,) = tables(write(drawn))
-    text = table_text(with_intervals(table))
+    text = table_text(add_intervals(table))
     row = text.frame[text.frame["round"] == "last"].iloc[0]
     low, high = row_intervals(write(drawn))["last"]["photo"]
     assert row["photo"] == f"50.0 ± 0.0 [{low:.1f}, {high:.1f}]"
     assert "bootstrap interval over images" in " ".join(text.lines)
     assert "bootstrap" not in " ".join(table_text(table).lines)
-    cells = with_intervals(table).cells.sort_index().loc["promptfl", "last"]
+    cells = add_intervals(table).cells.sort_index().loc["promptfl", "last"]
     assert (cells.loc["photo", "low"], cells.loc["photo", "high"]) == (low, high)
     assert np.isnan(cells.loc["spread", "low"])
