@@ -177,19 +177,19 @@ def assume_options(name: str, path: Path, weights: dict[str, Tensor], quick_gelu
     if is_torchscript(path):
         return published.get("openai", {})
     transforms = [merge_preprocess_dict({}, entry) for entry in published.values()] or [{}]
-    way_out = (
+    remedy = (
         f"put its {HF_CONFIG_NAME} next to it, or set --model.clip.tag to the published weights that it comes from"
     )
     if any(transform != transforms[0] for transform in transforms):
         raise UserError(
             f"The published weights of {name} differ in preprocessing, and {path} does not state its own. Please "
-            f"{way_out}: {', '.join(published)}."
+            f"{remedy}: {', '.join(published)}."
         )
     activations = {bool(entry.get("quick_gelu", quick_gelu)) for entry in published.values()}
     quick_gelu = quick_gelu or (True in activations if len(activations) == 1 else is_likely_openai(path, weights))
     activation = "QuickGELU" if quick_gelu else "GELU"
     source = f"{name}'s published weights" if published else "OpenAI's weights"
-    log.warning("Assuming %s and the preprocessing of %s for %s. If wrong, %s.", activation, source, path, way_out)
+    log.warning("Assuming %s and the preprocessing of %s for %s. If wrong, %s.", activation, source, path, remedy)
     return {**transforms[0], "quick_gelu": quick_gelu}
 
 

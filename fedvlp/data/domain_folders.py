@@ -93,7 +93,7 @@ class DomainFolders(FederatedDataModule):
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
         self.merge_spellings = merge_spellings
-        self._digest_of: dict[str, str] = {}  # by the image's name, after reading the files
+        self._digests: dict[str, str] = {}  # by the image's name, after reading the files
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """List the files of each domain and the names of the class folders, without opening any file."""
@@ -125,8 +125,8 @@ class DomainFolders(FederatedDataModule):
             UserError: If the root is missing or empty, or does not have the layout root/domain/class/image.
         """
         files, stray, other_types = _read_tree(self.root)
-        folder_of = {compose_name(name): self.root / name for name in folders_in(self.root)}
-        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folder_of)}
+        folders = {compose_name(name): self.root / name for name in folders_in(self.root)}
+        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folders)}
         for file in files:
             domains[file.domain].append(file)
         in_folders = [name for name in stray if "/" in name]
@@ -147,7 +147,7 @@ class DomainFolders(FederatedDataModule):
             )
         for domain, domain_files in domains.items():
             if domain_files:
-                check_class_folders(folder_of[domain], domain_files, self.allow_missing_classes)
+                check_class_folders(folders[domain], domain_files, self.allow_missing_classes)
         check_two_classes(self.root, files)
         _report_ignored(self.root, stray, other_types)
         return domains
@@ -165,7 +165,7 @@ class DomainFolders(FederatedDataModule):
             good[domain] = images
             if isinstance(images, FolderImages):
                 bad, digests = self._decoded(domain, images)
-                self._digest_of |= zip(images.names, digests, strict=True)
+                self._digests |= zip(images.names, digests, strict=True)
                 listed += [(images.names[row], reason) for row, reason in bad.items()]
                 good[domain] = images.drop(list(bad))
         if not listed:
@@ -195,7 +195,7 @@ class DomainFolders(FederatedDataModule):
         label_of: dict[str, int] = {}
         for images in self.images.values():
             label_of |= zip(images.names, images.labels.tolist(), strict=True)
-        groups = group_copies(label_of, [self._digest_of.get(name, "") for name in label_of])
+        groups = group_copies(label_of, [self._digests.get(name, "") for name in label_of])
         if not groups:
             return
         held_out = set(label_of)
