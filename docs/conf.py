@@ -13,14 +13,11 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-from docs._scripts.reference_pages import write_reference
+from docs._scripts.reference_pages import escape_marks, write_reference
 from fedvlp.version import __version__
 
 DOCS = Path(__file__).resolve().parent
 SOURCE = "https://github.com/fedvlp/fedvlp"
-
-MARK = re.compile(r"\||(?<![\w*])\*(?=[^\s*])(?![^*]*[^\s*]\*(?![\w*]))")
-"""A bar, or a star that opens a word and is never closed."""
 
 project = "fedvlp"
 author = "The fedvlp contributors"
@@ -76,17 +73,10 @@ def link_to_source(app: Sphinx, page: str, text: list[str]) -> None:
 
 
 def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """Escape bars and single stars in formulas of docstrings, which reStructuredText would interpret as markup.
-
-    Text between backticks stays unchanged. Values that are neither class nor function have the docstring of their
-    type, which is removed.
-    """
+    """Escape bars and single stars of formulas in docstrings, and remove docstrings that values have from their type."""
     if what == "data":
         lines.clear()
-    for index, line in enumerate(lines):
-        parts = re.split(r"(``.+?``|`[^`]+`)", line)
-        parts[::2] = [MARK.sub(r"\\\g<0>", part) for part in parts[::2]]
-        lines[index] = "".join(parts)
+    lines[:] = map(escape_marks, lines)
 
 
 def write_formula(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:

@@ -1,4 +1,4 @@
-"""Write the API reference: every public name once, on the page of its package.
+"""Write the API reference: every public name once, on the page of its package, which starts with a table of contents.
 
 Public names are in ``__all__`` of fedvlp and its packages. The pages are written to ``docs/reference``, which git
 ignores. Unchanged files are not written, so Sphinx need not read them again.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import fedvlp
 
@@ -23,6 +25,8 @@ MODULES = (
 )
 """Packages and modules without ``__all__`` that have public classes."""
 ROOT = Path(fedvlp.__path__[0])
+MARK = re.compile(r"\||(?<![\w*])\*(?=[^\s*])(?![^*]*[^\s*]\*(?![\w*]))")
+"""A bar, or a star that opens a word and is never closed."""
 
 
 def public_packages() -> list[ModuleType]:
@@ -72,10 +76,29 @@ def write_reference(folder: Path) -> None:
 def page(path: str, names: list[str]) -> str:
     """Render the page of a package."""
     lines = [path, "=" * len(path), "", f".. automodule:: {path}", "   :no-members:", "   :no-index:", ""]
+    lines += contents(names) if len(names) > 1 else []
     for name in names:
         directive = _directive(name)
         lines += [f".. {directive}:: {name}", *(["   :no-value:"] if directive == "autodata" else []), ""]
     return "\n".join(lines)
+
+
+def contents(names: list[str]) -> list[str]:
+    """Render a table of links to the names on a page, with the first line of each docstring."""
+    lines = [".. list-table::", "   :widths: auto", ""]
+    for name in names:
+        value = _load(name)
+        has_docstring = inspect.isclass(value) or inspect.isfunction(value)
+        summary = inspect.cleandoc(value.__doc__ or "").partition("\n")[0] if has_docstring else ""
+        lines += [f"   * - :py:obj:`~{name}`", f"     - {escape_marks(summary)}".rstrip()]
+    return [*lines, ""]
+
+
+def escape_marks(line: str) -> str:
+    """Escape bars and single stars, which reStructuredText would interpret as markup, outside of backticks."""
+    parts = re.split(r"(``.+?``|`[^`]+`)", line)
+    parts[::2] = [MARK.sub(r"\\\g<0>", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _public_names(module: ModuleType) -> list[str]:
@@ -91,9 +114,13 @@ def _home(value: object, packages: dict[str, ModuleType]) -> str:
     return max(holding, key=len, default=FACADE)
 
 
-def _directive(name: str) -> str:
+def _load(name: str) -> Any:
     path, _, attribute = name.rpartition(".")
-    value = getattr(importlib.import_module(path), attribute)
+    return getattr(importlib.import_module(path), attribute)
+
+
+def _directive(name: str) -> str:
+    value = _load(name)
     if inspect.isclass(value):
         return "autoexception" if issubclass(value, Exception) else "autoclass"
     return "autofunction" if inspect.isfunction(value) else "autodata"
