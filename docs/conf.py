@@ -73,7 +73,7 @@ def link_to_source(app: Sphinx, page: str, text: list[str]) -> None:
 
 
 def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """Escape bars and single stars of formulas in docstrings, and remove docstrings that values have from their type."""
+    """Escape bars and single stars of formulas in docstrings. Remove docstrings that values inherit from their type."""
     if what == "data":
         lines.clear()
     lines[:] = map(escape_marks, lines)

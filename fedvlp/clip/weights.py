@@ -177,9 +177,7 @@ def assume_options(name: str, path: Path, weights: dict[str, Tensor], quick_gelu
     if is_torchscript(path):
         return published.get("openai", {})
     transforms = [merge_preprocess_dict({}, entry) for entry in published.values()] or [{}]
-    remedy = (
-        f"put its {HF_CONFIG_NAME} next to it, or set --model.clip.tag to the published weights that it comes from"
-    )
+    remedy = f"put its {HF_CONFIG_NAME} next to it, or set --model.clip.tag to the published weights that it comes from"
     if any(transform != transforms[0] for transform in transforms):
         raise UserError(
             f"The published weights of {name} differ in preprocessing, and {path} does not state its own. Please "
