@@ -47,6 +47,14 @@ class Federation(RunView):
     Every random draw depends only on seed, round, phase and client. A resumed run therefore equals an uninterrupted
     one, and the order of clients and the number of workers or devices change no result.
 
+    Hold out pixel art, train one prompt on icons in five other styles, and classify images of your own::
+
+        data = IconDomains(held_out="pixel")
+        method = PromptFL(class_names=data.class_names, clip="fedvlp-small")
+        federation = Federation(rounds=3)
+        federation.fit(method, data)
+        federation.predict(method, "my_images")  # writes predictions.csv
+
     Args:
         rounds: Number of communication rounds.
         local: How a client trains in each round.

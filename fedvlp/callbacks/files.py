@@ -53,7 +53,6 @@ class Checkpoints(FederationCallback):
 
 
 def _write_prompts(federation: RunView, name: str) -> None:
-    """Write the deployed state, and the clients' personal tensors if the method has any."""
     run_state = federation.run_state
     personal = run_state.personal if federation.module.personal else {}
     path = Path(federation.log_dir) / name

@@ -161,7 +161,6 @@ def _last_counted(history: History) -> Mapping[str, Any]:
 
 
 def _walk_dataclasses(value: Any) -> Iterator[Any]:
-    """Yield dataclasses, such as strategies, and all dataclasses in their fields."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

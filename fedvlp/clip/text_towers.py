@@ -249,7 +249,6 @@ def make_text_tower(model: nn.Module, token_layout: TokenLayout) -> TextTower:
 
 
 def _change_all_but_last(change: Between, hidden: Tokens) -> Tensor:
-    """Change all tokens except the class token at the end."""
     return torch.cat([change(hidden[:, :-1]), hidden[:, -1:]], dim=1)
 
 

@@ -70,6 +70,11 @@ class DomainFolders(FederatedDataModule):
     Reads PNG, JPEG, JPEG 2000, WebP, AVIF, BMP, GIF, TIFF, PPM and PGM files, with extensions in any case. Ignores
     hidden files, and folders of operating systems and network storage such as ``@eaDir``.
 
+    Hold out the sketches of animals/photo/cat/1.png, animals/sketch/dog/1.png and so on::
+
+        data = DomainFolders("animals", held_out="sketch")
+        data.class_names  # ["cat", "dog"]
+
     Args:
         root: Folder with a folder for each domain, each with a folder for each class.
         on_bad_image: How to handle unreadable images: "error" lists them and stops, "skip" ignores them.
@@ -263,6 +268,10 @@ class ClassFolders(DomainFolders):
     """Images in class folders, without domains: root/class/image, the image at any depth below its class.
 
     All images form one domain, named after the folder. ``partition`` divides it among clients.
+
+    Divide the images of animals/cat/1.png, animals/dog/1.png and so on among ten clients::
+
+        data = ClassFolders("animals", partition=Dirichlet(num_clients=10))
 
     Args:
         root: Folder with a folder for each class.

@@ -154,7 +154,6 @@ class BoundLoaders:
         return fixed_steps(self.transform) if self.cache_images and self.cache_dir is not None else None
 
     def _cache_decoded(self, domains: Iterable[str]) -> None:
-        """Decode image files that will be read many times."""
         if self._steps is None or self.cache_dir is None:
             return
         for domain in domains:

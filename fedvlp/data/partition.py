@@ -349,7 +349,6 @@ class QuantitySkew(_Divided):
 
 
 def _join_pieces(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
-    """Join the pieces of each client, ascending."""
     empty = np.empty(0, np.int64)
     return [np.sort(np.concatenate([empty, *client_pieces])).astype(np.int64) for client_pieces in pieces]
 

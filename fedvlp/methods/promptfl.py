@@ -43,6 +43,9 @@ class PromptFL(PromptLearner):
         class_position: Position of the class name: after the prompt (end), in its middle, or before it (front).
         class_specific: Whether each class has its own prompt (CoOp's CSC). The method is then C times as large and
             classifies only the training classes.
+
+    >>> PromptFL(["cat", "dog"], clip="fedvlp-tiny", prompt_length=4).prompt.shape
+    torch.Size([4, 64])
     """
 
     def __init__(  # noqa: PLR0913  (the papers' options)

@@ -279,6 +279,11 @@ def find_records(paths: Sequence[str | Path], needs: Sequence[str] = ()) -> tupl
 def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     """Read finished runs into a table with one row per run, evaluated row and split.
 
+    Average the held-out accuracy after the last round over seeds and held-out domains, for each method::
+
+        table = load_runs("runs").query("row == 'last round' and role == 'held_out' and domain == ''")
+        table.groupby("method")["accuracy"].mean()
+
     Columns:
         run: The run folder.
         comparison: Digest that is equal for comparable runs: same images, protocol, split and CLIP.
@@ -358,7 +363,6 @@ def _drop_groups(training: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten the other metrics of a split or role from a summary."""
     measured: dict[str, float] = {name: scores[name] for name in SCORES if name in scores}
     measured |= {name: scores[name]["accuracy"] for name in WORST if name in scores}
     # The key is the name of the folder of out-of-distribution images; a run has at most one.

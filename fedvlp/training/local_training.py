@@ -131,6 +131,11 @@ class LocalTraining:
             applied in the given order.
         gradient_clip_val: Largest joint gradient norm of all trained parameters; longer gradients are shortened to it.
             No clipping if not given.
+
+    >>> from fedvlp import FedProx
+    >>> local = LocalTraining(epochs=2, add_ons=FedProx(weight=0.1))
+    >>> local.num_steps(Client(id=0, domain=0, num_examples=100), batch_size=16)
+    14
     """
 
     epochs: PositiveFloat = 1

@@ -35,6 +35,10 @@ class Server:
             rejected. No limit if not given.
         secure_sum: Hide single updates from the server, which sees only their sum in fixed point. Works with methods
             and aggregations that need no single updates. Sites hide their updates by masks that cancel in the sum.
+
+    >>> from fedvlp import CoordinateMedian
+    >>> Server(aggregation=CoordinateMedian()).aggregation.min_clients
+    3
     """
 
     aggregation: Aggregator | None = None
@@ -59,6 +63,10 @@ class Clients:
             method; all clients are honest if not given.
         personal_on_disk: Store personal tensors and optimizer states in one file per client in the run folder, and load
             only those of the client in training.
+
+    >>> from fedvlp import SignFlip
+    >>> Clients(cohort_size=10, attack=SignFlip(clients=2)).on_failure
+    'skip'
     """
 
     cohort_size: PositiveInt | None = None
@@ -78,6 +86,9 @@ class Runtime:
         default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
         collective_timeout: Seconds that processes wait for another one, which may still train or evaluate, before the
             run ends.
+
+    >>> Runtime(num_threads=4).collective_timeout
+    1800
     """
 
     num_threads: PositiveInt | None = None

@@ -132,6 +132,10 @@ class FedYogi(FedAdam):
         beta2: 1 minus the rate at which the second moment follows, in [0, 1).
         tau: Adaptivity, > 0; a larger value adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.
+
+    >>> server = FedYogi(learning_rate=0.1, beta1=0.0, beta2=0.0, tau=0.5)
+    >>> server.combine([{"p": torch.tensor([4.5])}], [1], {"p": torch.zeros(1)})
+    {'p': tensor([0.0895])}
     """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:

@@ -145,7 +145,6 @@ class Benchmark(DomainFolders):
             log.warning("%s in %s has no test images. Set data.test_fraction, or add a split.", self.name, folder)
 
     def _positions(self, domain: str) -> dict[ImageRole, Indices]:
-        """Find the positions of a domain's images by official role."""
         # Images are matched by name, since unreadable images may have been skipped.
         roles_by_name = {file.name: file.role for file in self._manifest.files[domain]}
         roles_of_images = np.array([roles_by_name[name] or "" for name in self.images[domain].names])

@@ -26,6 +26,10 @@ class IconDomains(FederatedDataModule):
     Args:
         num_classes: Number of classes in alphabetical order, for short runs. The benchmark uses all 109.
         **options: The arguments of FederatedDataModule.
+
+    >>> data = IconDomains(num_classes=3, held_out="pixel")
+    >>> data.class_names, data.source_domains
+    (['airplane', 'alarm clock', 'anchor'], ['colour', 'duotone', 'emoji', 'line', 'solid'])
     """
 
     def __init__(self, num_classes: PositiveInt | None = None, **options: Any) -> None:

@@ -64,6 +64,9 @@ class TRIP(PromptLearner):
         server_average: Deployed moving average over rounds: none, with Beta(0.2) weights as in the released code, or
             with momentum 0.99 (EMA).
         rounds: Number of training rounds, needed by ``server_average: beta``.
+
+    >>> TRIP(["cat", "dog"], clip="fedvlp-tiny", num_experts=2, prompt_length=4).experts.shape
+    torch.Size([2, 4, 64])
     """
 
     precompute_options = tuple(field.name for field in fields(RouterOptions))

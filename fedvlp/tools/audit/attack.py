@@ -157,7 +157,6 @@ def _recover(
     options: InversionOptions,
     seed: int,
 ) -> list[Recovered]:
-    """Recover images from each source, and add the baselines."""
     clip: Any = module.clip
     true = read_pixels(targets).to(next(clip.parameters()).device)
     labels = torch.tensor([target.label for target in targets], device=true.device)

@@ -149,7 +149,6 @@ def row_labels(records: Iterable[Record]) -> dict[str, str]:
 
 
 def _distinctive_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the options that distinguish a row from the other rows of its config."""
     values = all_options(record)
     # Methods and optimizers record all their options, the trainer only options that were set.
     in_all_rows = set(values).intersection(*rows)

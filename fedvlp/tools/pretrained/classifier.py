@@ -40,6 +40,10 @@ class Classifier(nn.Module):
 
     Raises:
         UserError: If the method has personal tensors on each client, so that there is no shared model.
+
+    >>> from fedvlp import PromptFL
+    >>> Classifier(PromptFL(["cat", "dog"], clip="fedvlp-tiny")).for_classes(["fox", "owl"]).class_names
+    ['fox', 'owl']
     """
 
     def __init__(self, method: FederatedModule) -> None:

@@ -30,6 +30,11 @@ def from_pretrained(
     Its logits equal the logits of ``fedvlp predict``. By default only fedvlp's classes are instantiated, so that no
     foreign code runs.
 
+    Classify an image with the newest run::
+
+        classifier = from_pretrained("runs")
+        probabilities = classifier.predict("photo.jpg")  # [1, C]
+
     Args:
         source: Folder of a run, of several runs (the newest) or of a pushed model; a ``prompts.safetensors`` or
             checkpoint; or a model on the hub as ``hf://user/name`` or ``hf://user/name@revision``.

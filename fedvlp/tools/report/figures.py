@@ -195,7 +195,6 @@ def _draw_all(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], ti
 
 
 def _draw_baselines(axes: Axes, table: Table) -> None:
-    """Draw a dotted line for each baseline that was evaluated on all domains."""
     for title, line in BASELINE_LINES.items():
         cell = table.cell((title, UNTRAINED), AVERAGE)
         if cell is not None:

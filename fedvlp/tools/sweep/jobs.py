@@ -294,7 +294,6 @@ class SlurmArray:
 
 
 def _call_slurm(command: Sequence[str], text: str = "") -> str:
-    """Run a command of Slurm and return its output."""
     try:
         result = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace")
     except OSError as error:

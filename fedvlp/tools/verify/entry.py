@@ -88,7 +88,6 @@ def _describe(cli: FederationCLI) -> dict[str, Any]:
 
 
 def _measure(cli: FederationCLI, prompts: Path, titles: Collection[str], rounds: int) -> dict[str, Any]:
-    """Evaluate the trained model and the summary's baselines."""
     federation = cast(Federation, cli.trainer)
     deployed, personal = load_trained(prompts, cli.model)
     # A method without phases has only rows of baselines.

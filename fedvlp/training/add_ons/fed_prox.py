@@ -27,6 +27,10 @@ class FedProx(AddOn):
 
     Args:
         weight: mu, > 0; the paper tries 0.001, 0.01, 0.1 and 1.
+
+    >>> from fedvlp import LocalTraining
+    >>> LocalTraining(epochs=2, add_ons=FedProx(weight=0.1)).listed_add_ons
+    (FedProx(weight=0.1),)
     """
 
     weight: PositiveFloat = 0.01

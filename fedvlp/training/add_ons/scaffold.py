@@ -34,7 +34,12 @@ from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, Serve
 
 @dataclass(frozen=True)
 class Scaffold(AddOn):
-    """Correction of each local step by the difference between the average gradient and the client's own."""
+    """Correction of each local step by the difference between the average gradient and the client's own.
+
+    >>> from fedvlp import FedProx, LocalTraining
+    >>> LocalTraining(steps=10, add_ons=[Scaffold(), FedProx(weight=0.1)]).listed_add_ons
+    (Scaffold(), FedProx(weight=0.1))
+    """
 
     needs_gradients = True
 
