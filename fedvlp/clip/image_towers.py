@@ -72,8 +72,8 @@ class ImageTower:
 
         Args:
             images: Pixels after CLIP's transform.
-            between: `between[j]` changes the output of stage j + 1: the tokens [B, P, W] of a ViT's block, or the
-                feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
+            between: `between[j]` changes the output of stage j + 1. A ViT's stages are its blocks, with tokens
+                [B, P, W]. ResNets and ConvNeXts have four stages with feature maps [B, channels, height, width].
 
         Raises:
             UserError: If the tower has fewer stages, or its stages cannot be run one by one.

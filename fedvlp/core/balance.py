@@ -43,7 +43,7 @@ def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
 
     The 95 % interval of balanced accuracy models the correct images of each class as independent binomial counts. It is
     the interval of Price and Bonett (Computational Statistics & Data Analysis 45, 2004) for a linear function of m
-    proportions: it adds 2/m correct and 2/m wrong images to each class, so its width is not zero even if all or none of
+    proportions. It adds 2/m correct and 2/m wrong images to each class, so its width is not zero even if all or none of
     the images are correct. Images that several clients' states classify count once.
 
     Returns:

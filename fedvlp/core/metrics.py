@@ -78,9 +78,9 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
     is compared with the same client's predictions of ``outside``, or with the first state's if there are none.
 
     Returns:
-        ``auroc``, the area under the receiver operating characteristic with images of the classes as positives, and
-        ``fpr_at_95``, the share of other images above the highest threshold that keeps 95 % of the classes' images;
-        both in percent.
+        ``auroc``, the area under the receiver operating characteristic with images of the classes as positives.
+        ``fpr_at_95``, the share of other images above the highest threshold that keeps 95 % of the classes' images.
+        Both are in percent.
     """
     aurocs: list[float] = []
     false_positive_rates: list[float] = []

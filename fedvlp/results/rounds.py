@@ -52,8 +52,8 @@ def best_round(history: History, role: str = "validation") -> Mapping[str, Any] 
 def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
     """Make a warning if training diverged; empty otherwise, or if it is unknown.
 
-    Training diverged if two of these are true: the loss rose; accuracy is far below the untrained baseline; accuracy is
-    at chance, 100 / C percent, although the baseline, if evaluated, is clearly better.
+    Training diverged if two of three signs are present: the loss rose, accuracy is far below the untrained baseline, or
+    accuracy is at chance, 100 / C percent. Chance is no sign if the untrained baseline is close to it, too.
 
     >>> history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
     >>> divergence({"validation": 70.0}, history, 10)

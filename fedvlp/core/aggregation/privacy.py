@@ -108,9 +108,9 @@ class DPFedAvg(Aggregator):
     the noised share of updates within S. The noise on the updates increases such that both releases together are as
     private as z without a quantile (Andrew et al. 2021, Theorem 1).
 
-    With noise at the clients, each client clips its own update and adds N(0, z^2 S^2) before uploading it, and the
-    server averages the uploads: before + sum_k (d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m. This also hides a client's
-    update from the server (local differential privacy); the noise of the mean has m times the variance.
+    With noise at the clients, each client clips its own update and adds N(0, z^2 S^2) before uploading it. The server
+    averages the uploads: before + sum_k (d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m. This also hides a client's update
+    from the server (local differential privacy), but the noise of the mean has m times the variance.
 
     Args:
         clip_norm: Largest Euclidean norm of an update, > 0; with a quantile its value in the first round.

@@ -190,8 +190,8 @@ class NormClipping(OuterAggregator):
 class FedGMA(Aggregator):
     """The mean update, damped in coordinates on which clients disagree (Tenison et al. 2023, Algorithm 1).
 
-    A = |mean_k sign(Delta_k)| counts each client once; the mask m is 1 where A >= tau and A elsewhere;
-    w <- w + eta m * mean_k Delta_k uses the clients' weights. With tau = 0 and eta = 1 it is the weighted mean.
+    The agreement A = |mean_k sign(Delta_k)| counts each client once. The mask m is 1 where A >= tau and A elsewhere.
+    The step w <- w + eta m * mean_k Delta_k uses the clients' weights. With tau = 0, eta = 1 it is the weighted mean.
 
     Args:
         agreement: tau, in [0, 1]. For ten clients, 0.8 means nine in one direction and one in the other.

@@ -31,7 +31,7 @@ class Benchmark(DomainFolders):
             draws a split by validation_fraction, test_fraction and split_seed. null uses the official split if it is
             found. Roles that the official split lacks are drawn from its training images. Official test images take
             precedence over test_fraction.
-        class_names: "clip" for names that are more frequent in CLIP's training data, such as television for TV;
+        class_names: "clip" for names that are more frequent in CLIP's training data, such as television for TV.
             "plain" for folder names with spaces for _.
         download: Whether to download the data set to the root if it is missing, as ``fedvlp data download`` does.
         **options: The arguments of DomainFolders.

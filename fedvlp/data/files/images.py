@@ -287,6 +287,9 @@ class ArrayImages:
         arrays: uint8 of shape [N, H, W, 3], RGB.
         labels: Class of each image.
         names: Name of each image; its position if not given.
+
+    >>> ArrayImages(np.zeros((2, 64, 64, 3), np.uint8), labels=[0, 1]).names
+    ['000000', '000001']
     """
 
     def __init__(

@@ -11,8 +11,8 @@ A sum starts with each site's advert (the paper's round 0). Four steps follow (r
 
 Deviations from the paper:
 * Masks: fedvlp generates them with AES in counter mode.
-* Binding: every signature, key and ciphertext includes a tag of the server's request, so that a server that sends
-  sites different requests, or forwards keys of another sum, gets no sum.
+* Binding: every signature, key and ciphertext includes a tag of the server's request. A server that sends sites
+  different requests, or forwards keys of another sum, therefore gets no sum.
 """
 
 import hashlib

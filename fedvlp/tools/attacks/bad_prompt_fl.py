@@ -4,8 +4,8 @@ Papers: Zhang et al., BadPromptFL (arXiv 2508.08040): hostile clients optimise a
 send the poisoned prompts. The trigger is bounded as in projected gradient descent (Madry et al. 2018).
 
 Deviations:
-    * Time: fedvlp learns the trigger once, before the first round, on the images of all hostile clients and from the
-      initial prompts, so that features of triggered images can be cached.
+    * Time: fedvlp learns the trigger once, before the first round, so that features of triggered images can be cached.
+      It uses the images of all hostile clients and the initial prompts.
 """
 
 from collections.abc import Iterator, Sequence

@@ -76,7 +76,7 @@ def recover_image(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"] | 
     """Recover the image of a ViT's full gradient by solving linear equations.
 
     Paper: Lu et al., "APRIL: Finding the Achilles' heel on privacy for vision transformers", CVPR 2022, arXiv
-    2112.14087, shows that the gradient of position embeddings reveals an image by the equations of the first attention.
+    2112.14087. It recovers an image from the gradient of position embeddings by the equations of the first attention.
     fedvlp uses the equations of the patch layer, which also hold if a norm follows it.
 
     Symbols: x_p pixels of patch p; W the patch layer; e_p = W x_p + position_p; delta_p = dL/de_p.

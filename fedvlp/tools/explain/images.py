@@ -3,7 +3,7 @@
 Relevance is computed from the gradient of the class's logit; the weights that mix prompts are treated as constants:
 
     ``grad_cam``    Selvaraju et al., "Grad-CAM", ICCV 2017, Eqs. 1 and 2 (TRIP, Fig. 8). The feature map of a ViT is
-                    the input of the last block's attention, or its output if the ViT pools its patches; the feature
+                    the input of the last block's attention, or its output if the ViT pools its patches. The feature
                     map of a ResNet or ConvNeXt is the output of its last stage.
     ``attention``   mean over heads of (A * dy/dA)+ , Chefer et al., "Generic attention-model explainability", ICCV
                     2021, Eq. 5: the row of the class token, averaged over blocks (PLAN, Fig. 7).

@@ -2,8 +2,8 @@
 
 Paper: Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR 2023.
 
-Symbols: a_k -> ``weights`` in the server's memory, initially 1 / K; d -> ``step``; R -> ``rounds``; gap G_k: accuracy
-of the client's tensors after training minus accuracy of the round's average, on the client's validation images.
+Symbols: a_k -> ``weights`` in the server's memory, initially 1 / K; d -> ``step``; R -> ``rounds``. The gap G_k is the
+accuracy of the client's tensors after training minus the accuracy of the round's average, on its validation images.
     d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjust_weights`
     a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjust_weights`
     a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjust_weights`
@@ -20,10 +20,10 @@ Deviations:
       paper.
     * Risk: the released code offers error rates and losses; fedvlp uses error rates.
     * Cohorts: in fedvlp a client without a previous round has no gap and keeps its weight before all weights are
-      normalized; the average of a cohort normalizes its clients' weights again.
-    * Ties: the released code divides by zero gaps, which makes the weights NaN; fedvlp changes no weight if all gaps
-      are within 1e-12 of their mean (of 0 if not centered), because rounding errors would become full steps. Real gaps
-      of n images differ by 1 / n^2 or more.
+      normalized. The average of a cohort normalizes its clients' weights again.
+    * Ties: the released code divides by zero gaps, which makes the weights NaN; fedvlp then changes no weight. Gaps tie
+      if all are within 1e-12 of their mean (of 0 if not centered), where rounding errors would become full steps. Real
+      gaps of n images differ by 1 / n^2 or more.
     * Rounding: fedvlp rounds weights to multiples of 1e-9, at least 1e-9, so that their sums are exact and not 0.
     * Skipped rounds: in fedvlp a client compares its previous tensors with the next average that it downloads.
     * Shared domains: in fedvlp clients of one domain are evaluated on the same validation images.

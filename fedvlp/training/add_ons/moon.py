@@ -2,8 +2,8 @@
 
 Paper: Li et al., "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1.
 
-Symbols: z, z_glob, z_prev -> representations of an image by the current tensors, by the tensors at the start of the
-round, and by the client's memory, its tensors after its previous training; mu -> ``weight``, tau -> ``temperature``.
+Symbols: mu -> ``weight``, tau -> ``temperature``; z, z_glob, z_prev -> an image's representations by three states. They
+are the current tensors, the tensors at the start of the round, and the client's memory after its previous training.
     l_con = -log(exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)))    Eq. 3
     l = l_sup + mu E[l_con]                                                                              Eq. 4
     both in :meth:`MOON.loss`
@@ -12,8 +12,8 @@ Communication: no extra tensors. A client stores as many values as it trains. It
 because they need three more passes, one of them with gradients.
 
 Deviations:
-    * Representation: the paper adds a projection head; fedvlp uses :meth:`.FederatedModule.representation`, by default
-      the logits minus their mean over classes, because the image features of many methods never change.
+    * Representation: the paper adds a projection head; fedvlp uses :meth:`.FederatedModule.representation`. By default
+      this is the logits minus their mean over classes, because the image features of many methods never change.
     * First round: the paper takes z_prev from the initial model; fedvlp omits the term, because z would be attracted to
       and repelled from the same tensors.
     * Personal tensors: the paper has none; fedvlp computes each of the three representations with the client's personal
