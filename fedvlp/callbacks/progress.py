@@ -74,7 +74,7 @@ class EventLog(FederationCallback):
     """
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Log the process that starts or resumes the run, and the round after which it does."""
+        """Log the start or resumption of the run: its process, machine and last finished round."""
         federation: RunView = trainer
         self._write(
             federation,

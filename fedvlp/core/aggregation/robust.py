@@ -63,7 +63,7 @@ class TrimmedMean(Aggregator):
 
     @property
     def min_clients(self) -> int:
-        """The smallest number of clients of which the share trims one. With fewer it would be the plain mean."""
+        """The smallest number of clients at which ``share`` trims one. With fewer it would be the plain mean."""
         return math.ceil(1 / Fraction(str(self.share)))
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
