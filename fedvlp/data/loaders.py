@@ -348,7 +348,6 @@ class PrecomputedLoader:
             yield batch, self.labels[positions]
 
     def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
-        """Gather the tensors [B, ...] of a batch from one or several domains."""
         rows = self.rows[positions]
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}

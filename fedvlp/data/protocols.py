@@ -145,7 +145,6 @@ class SplitPlan:
         return roles
 
     def _training_parts(self, images: Mapping[str, Images], train_rows: Mapping[str, Indices]) -> list[SplitPart]:
-        """Divide the training images of each source domain among the clients."""
         # A partitioner sees the training images of all source domains as one list.
         labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
         positions = np.repeat(np.arange(len(train_rows)), [len(rows) for rows in train_rows.values()])

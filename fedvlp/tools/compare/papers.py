@@ -253,7 +253,6 @@ def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
 
 
 def _mismatch(table: Table, printed: PrintedTable) -> str:
-    """Describe how the settings of our numbers differ from the paper's."""
     record = next((record for record in table.records if not record.is_centralised), table.records[0])
     rows = [row for row in printed.rows if matching_rows(table, row.method)]
     if not rows:

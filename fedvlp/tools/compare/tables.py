@@ -193,7 +193,6 @@ def row_title(row: Row) -> str:
 
 
 def _select_compared(frame: pd.DataFrame, protocol: Protocol) -> pd.DataFrame:
-    """Select the accuracies of the table, with column titles."""
     is_mean = frame["domain"] == ""
     # Some protocols compare the means of several roles; the others compare the domains of one role.
     if protocol.columns:
