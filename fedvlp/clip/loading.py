@@ -265,17 +265,17 @@ def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
     Raises:
         UserError: If the spec names neither a file nor one of the tags.
     """
-    wanted = spec.pretrained
-    if wanted in (None, "random"):
+    pretrained = spec.pretrained
+    if pretrained in (None, "random"):
         return None
-    tag = "openai" if wanted == "auto" else str(wanted).lower().replace("-", "_")
+    tag = "openai" if pretrained == "auto" else str(pretrained).lower().replace("-", "_")
     if tag in tags:
         return None
-    path = Path(str(wanted)).expanduser()
+    path = Path(str(pretrained)).expanduser()
     # A misspelt tag must not be reported as a missing file, so a path must look like one.
-    if wanted != "auto" and (path.suffix in WEIGHT_SUFFIXES or path.exists() or len(path.parts) > 1):
+    if pretrained != "auto" and (path.suffix in WEIGHT_SUFFIXES or path.exists() or len(path.parts) > 1):
         return path
-    missing = "no weights by OpenAI" if wanted == "auto" else f"no weights '{wanted}'"
+    missing = "no weights by OpenAI" if pretrained == "auto" else f"no weights '{pretrained}'"
     raise UserError(
         f"There are {missing} for {spec.name}. Give --model.clip.pretrained one of: "
         f"{', '.join([*tags, 'random', 'the path of a weights file'])}."

@@ -389,15 +389,15 @@ def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[Ima
     return files
 
 
-def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], list[str]]:
-    """List images in class folders, names of other images, and endings of other files; ``above`` names one domain."""
+def _read_tree(root: Path, *parents: str) -> tuple[list[ImageFile], list[str], list[str]]:
+    """List images in class folders, names of other images, and endings of other files; ``parents`` names one domain."""
     if not root.is_dir():
         raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
     files: list[ImageFile] = []
     stray: list[str] = []
     other_types: list[str] = []
     for parts, path in list_files(root):
-        names = [*above, *map(compose_name, parts)]
+        names = [*parents, *map(compose_name, parts)]
         if not is_image(path):
             other_types.append(os.path.splitext(path)[1].lower() or "no ending")
         elif len(names) < 3:  # a domain, a class and a file at least

@@ -425,11 +425,11 @@ def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None
         )
 
 
-def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
+def choose_held_out(requested: Sequence[str], domains: Sequence[str]) -> list[str]:
     """List the held-out domains, sorted and unique; raise UserError unless they exist and leave one to train."""
     # File systems and keyboards encode accents differently.
     domains_by_name = {compose_name(name): name for name in domains}
-    names = sorted({domains_by_name.get(compose_name(name), name) for name in wanted})
+    names = sorted({domains_by_name.get(compose_name(name), name) for name in requested})
     for name in names:
         if name not in domains:
             hint = did_you_mean_or_choose(name, domains)

@@ -298,9 +298,9 @@ def _add_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images], 
                 continue
             members = generator.permutation(rows[labels[rows] == label])
             due += len(members) * counts / counts.sum()
-            wanted = np.where(counts > 0, due.clip(min=0), 0)
+            shares = np.where(counts > 0, due.clip(min=0), 0)
             # If all clients of a class already have too many, only their training images count.
-            sizes = apportion(len(members), wanted if wanted.any() else counts)
+            sizes = apportion(len(members), shares if shares.any() else counts)
             due -= sizes
             for position, piece in enumerate(np.split(members, np.cumsum(sizes)[:-1])):
                 if len(piece):

@@ -67,7 +67,7 @@ def read_status(run: Path) -> dict[str, Any]:
     progress = [event for event in events if event["event"] in ("fit_started", "round_ended")][-1]
     started = last["fit_started"]
     checkpoint = last.get("checkpoint")
-    left_out = last.get("client_left_out")
+    skipped = last.get("client_left_out")
     stages = {"fit_started": "running" if is_claimed(run) else "dead", "fit_ended": "finished", "fit_failed": "failed"}
     silent = datetime.now(timezone.utc) - datetime.fromisoformat(events[-1]["time"])
     return {
@@ -83,7 +83,7 @@ def read_status(run: Path) -> dict[str, Any]:
         "rounds_lost": sum(event["event"] == "round_ended" and "lost" in event for event in events),
         "clients_left_out": counts["client_left_out"],
         "clients_retried": counts["client_retried"],
-        "last_left_out": left_out and {"round": "", "name": "", "client": "", "reason": "", **left_out},
+        "last_left_out": skipped and {"round": "", "name": "", "client": "", "reason": "", **skipped},
         "last_round": last.get("round_ended", {}),
         "checkpoint": run / "checkpoints" / Path(checkpoint["file"]).name if checkpoint else None,
     }

@@ -218,15 +218,15 @@ class SiteRegistry:
                 return
             self._wait(f"{minimum} are needed", SECONDS_BETWEEN_POLLS)
 
-    def _wait(self, why: str, seconds: float) -> None:
+    def _wait(self, reason: str, seconds: float) -> None:
         notes = dict.fromkeys(self.undecided, f" ({UNDECIDED})")
         missing = ", ".join(f"{name!r}{notes.get(name, '')}" for name in self.missing())
         waits = f"for {missing}: {len(self.nodes)} of {len(self.data.sites)} sites are connected"
         if self.waiting is not None:
             self.waiting.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.waiting, f"{waits}; {why}")
+            write_text(self.waiting, f"{waits}; {reason}")
         if waits != self.last_wait:
-            print(f"waiting {waits}; {why}", flush=True)
+            print(f"waiting {waits}; {reason}", flush=True)
         self.last_wait = waits
         time.sleep(seconds)
         self.update()

@@ -108,18 +108,18 @@ def _check_options(federation: Federation) -> None:
     for add_on in federation.options.local.all_add_ons:
         name = type(add_on).__name__
         if PUBLIC.get(name) is not type(add_on):
-            known = ", ".join(PUBLIC)
-            raise UserError(f"Sites support the add-ons {known}, not {name}. Remove it from trainer.local.add_ons.")
+            supported = ", ".join(PUBLIC)
+            raise UserError(f"Sites support the add-ons {supported}, not {name}. Remove it from trainer.local.add_ons.")
 
 
 def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None) -> Path | None:
     if ckpt_path is None:
         return None
     # The federation will choose the same checkpoint.
-    where = Path(ckpt_path)
+    path = Path(ckpt_path)
     if ckpt_path == "last":
-        where = run_dir / (cast(Federation, command.trainer).name or run_name(command.model, command.datamodule))
-    checkpoints = [where] if where.is_file() else find_checkpoints(where)
+        path = run_dir / (cast(Federation, command.trainer).name or run_name(command.model, command.datamodule))
+    checkpoints = [path] if path.is_file() else find_checkpoints(path)
     return checkpoints[0].parent.parent if checkpoints else None
 
 

@@ -70,8 +70,8 @@ def read_site_config(home: Path) -> SiteConfig:
     except ValidationError as error:
         raise UserError(f"{path} can't be used: {_describe(error)}") from error
     folder = home.resolve()
-    given = {name: getattr(config, name) for name in ("root", "cache_dir", "secure_sum")}
-    paths = {name: str(folder / Path(value).expanduser()) for name, value in given.items() if value is not None}
+    values = {name: getattr(config, name) for name in ("root", "cache_dir", "secure_sum")}
+    paths = {name: str(folder / Path(value).expanduser()) for name, value in values.items() if value is not None}
     signers = [str(folder / Path(key).expanduser()) for key in config.policy.signers]
     policy = config.policy.model_copy(update={"signers": signers})
     return config.model_copy(update={**paths, "policy": policy})

@@ -256,9 +256,9 @@ class Message:
     values: Mapping[str, Any] = field(default_factory=dict)
     tensors: dict[str, Any] = field(default_factory=dict)
 
-    def digest(self, without: Collection[str]) -> bytes:
+    def digest(self, exclude: Collection[str]) -> bytes:
         """Compute the SHA-256 of the message without some of its values."""
-        values = {name: value for name, value in sorted(self.values.items()) if name not in without}
+        values = {name: value for name, value in sorted(self.values.items()) if name not in exclude}
         return hashlib.sha256(Message(self.kind, values, self.tensors).to_bytes()).digest()
 
     def to_bytes(self) -> bytes:

@@ -113,9 +113,9 @@ def check_determinism(reference: ReferenceRun) -> None:
     other = reference.build("--trainer.runtime.default_callbacks=false")
     kind = type(other.datamodule)
     # Replace the class's property, because the loop reads the data module itself.
-    straight = kind.clients.fget
+    get_clients = kind.clients.fget
     torch.manual_seed(98765)
-    with patch.object(kind, "clients", property(lambda data: straight(data)[::-1])):
+    with patch.object(kind, "clients", property(lambda data: get_clients(data)[::-1])):
         change = difference(fit(other), reference.tensors)
     rule = "neither the order of clients nor earlier random numbers may change a run"
     require(not change, f"{rule}, but {change}. {KEEP}")

@@ -90,11 +90,11 @@ Train on a data set: fedvlp fit --config methods/promptfl --config data/pacs --d
 
 def _find_description(name: str) -> Description | None:
     """Find the description of a data set by its name or config; None for folders."""
-    wanted = normalise_name(name.removeprefix("data/"))
-    if wanted in ("folders", "domainfolders", "classfolders"):
+    normalised = normalise_name(name.removeprefix("data/"))
+    if normalised in ("folders", "domainfolders", "classfolders"):
         return None
     for description in DESCRIPTIONS:
-        if wanted == normalise_name(description.name):
+        if normalised == normalise_name(description.name):
             return description
     names = [*(description.short_name for description in DESCRIPTIONS), "folders"]
     raise UserError(f"Expected the name of a data set, got {name!r}. {did_you_mean_or_choose(name, names)}")

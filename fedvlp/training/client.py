@@ -212,13 +212,13 @@ class ActiveAddOns(list[tuple[AddOn, LocalContext]]):
 
     def finish(self, upload: State, phase_index: int) -> tuple[State, State]:
         """Collect the upload of the method and the add-ons, and the add-ons' memory on the client."""
-        all_sent: State = {}
-        all_memory: State = {}
+        add_on_uploads: State = {}
+        add_on_memory: State = {}
         for number, (add_on, local) in enumerate(self):
             upload, sent, memory = add_on.finish(local, upload)
-            all_sent |= add_prefix(detached(sent), f"{ADD_ON}/{number}")
-            all_memory |= add_prefix(detached(memory), f"{ADD_ON}/{phase_index}/{number}")
-        return upload | all_sent, all_memory
+            add_on_uploads |= add_prefix(detached(sent), f"{ADD_ON}/{number}")
+            add_on_memory |= add_prefix(detached(memory), f"{ADD_ON}/{phase_index}/{number}")
+        return upload | add_on_uploads, add_on_memory
 
 
 def begin_add_ons(

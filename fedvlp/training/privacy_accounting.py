@@ -80,30 +80,30 @@ def privacy_account(
 
     Raises UserError if uploads get no noise, delta is too large, or processes would draw different noise.
     """
-    found = privacy_guarantees(phases)
-    if not found:
+    guarantees = privacy_guarantees(phases)
+    if not guarantees:
         return None
     try:
         import dp_accounting  # noqa: F401
     except ImportError as error:
         missing = 'DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"'
         raise UserError(missing) from error
-    delta = min(guarantee.delta for guarantee in found)
+    delta = min(guarantee.delta for guarantee in guarantees)
     if delta * num_clients >= 1:
         raise UserError(
             f"DPFedAvg needs a delta below 1 / {num_clients}, one over the number of clients; got {delta:g}. With a "
             "larger delta, publishing all data of a random client would count as private."
         )
     # A single phase with reproducible noise reveals the whole round.
-    repeats = any(guarantee.repeats for guarantee in found)
-    is_local = any(guarantee.is_local for guarantee in found)
+    repeats = any(guarantee.repeats for guarantee in guarantees)
+    is_local = any(guarantee.is_local for guarantee in guarantees)
     if processes > 1 and not (repeats or is_local):
         raise UserError(
             f"DPFedAvg with noise_from system needs one process, but there are {processes}, which would draw different "
             "noise. Use devices=1."
         )
     return PrivacyAccount(
-        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in found),
+        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in guarantees),
         num_clients=num_clients,
         cohort_size=min(cohort_size or num_clients, num_clients),
         delta=delta,

@@ -59,7 +59,7 @@ def bfloat16_instructions() -> str:
 
 def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:
     """Make Lightning's Fabric, with a time limit on waiting processes; raise UserError for an invalid option."""
-    options["precision"], why = choose_precision(options["precision"], options["accelerator"])
+    options["precision"], note = choose_precision(options["precision"], options["accelerator"])
     try:
         fabric = Fabric(devices=devices, **options)
         if isinstance(fabric.strategy, ParallelStrategy):
@@ -70,8 +70,8 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
         values = ", ".join(f"{name}={options[name]!r}" for name in ("accelerator", "strategy", "precision"))
         reason = " ".join(str(error).split())
         raise UserError(f"Lightning can't run with devices={devices!r}, {values}: {reason}") from error
-    if why:
-        fabric.print(f"Precision {options['precision']}: {why}.", flush=True)
+    if note:
+        fabric.print(f"Precision {options['precision']}: {note}.", flush=True)
     return fabric
 
 

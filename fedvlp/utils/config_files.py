@@ -90,17 +90,17 @@ def find_config(name: str) -> str:
     """Find a config: a file with a suffix, the name of a bundled or a plug-in's config, or any other file."""
     if name.endswith(SUFFIXES) and Path(name).is_file():
         return name
-    wanted = name.removesuffix(".yaml").removeprefix("configs/")
+    short_name = name.removesuffix(".yaml").removeprefix("configs/")
     configs: dict[str, Path] = {}
     # Bundled configs come first, because they are faster to list and plug-ins must not change documented commands.
     for list_configs in (bundled_configs, plugin_configs):
         configs = {**list_configs(), **configs}
         for config, path in configs.items():
-            if wanted in (config, config.split("/")[-1]):
+            if short_name in (config, config.split("/")[-1]):
                 return str(path)
     if Path(name).is_file():
         return name
-    hint = did_you_mean(wanted, [*configs, *(config.split("/")[-1] for config in configs)])
+    hint = did_you_mean(short_name, [*configs, *(config.split("/")[-1] for config in configs)])
     choices = f"Choose a file, or one of {', '.join(sorted(configs))}."
     raise UserError(f"There is no config {name!r}. {hint or choices}")
 

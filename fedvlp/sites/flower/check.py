@@ -158,12 +158,12 @@ def check_superlink(address: Address, authority: Path, private: Path | None) -> 
     """Check that a SuperLink answers, its clock agrees, and it knows the site's key (or refuses an unknown key)."""
     key = ec.generate_private_key(ec.SECP384R1()) if private is None else load_key(private, load_ssh_private_key)
     public = key.public_key()
-    where = f"{address[0]}:{address[1]}"
+    server = f"{address[0]}:{address[1]}"
     signing = NodeAuthHttpInterceptor(key, public)
     # Every SuperLink refuses a heartbeat interval of 0 s, so no node is activated.
     question = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=0)
     sent = datetime.now(timezone.utc)
-    with FleetHttpClient.from_server_address(where, False, authority.read_bytes(), interceptors=[signing]) as client:
+    with FleetHttpClient.from_server_address(server, False, authority.read_bytes(), interceptors=[signing]) as client:
         try:
             client.ActivateNode(question)
             raise UserError("the SuperLink accepts any heartbeat, unlike Flower 1.41")

@@ -32,7 +32,7 @@ class SiteSums:
 
     def __init__(self, name: str, keys: Path, prepared: Message, folder: Path) -> None:
         self.name = name
-        self.prepared = prepared.digest(without=OWN)
+        self.prepared = prepared.digest(exclude=OWN)
         self.answered = folder / "secure_sum.json"  # the last round and phase in which the site revealed its part
         self.round_and_phase = [0, 0]  # of the sum under way
         self.current_sum: SumSite | None = None
@@ -50,7 +50,7 @@ class SiteSums:
         if reason := sum_error(result, weighting):
             raise SiteProblem(reason)
         numbers = encode(result.update.state, sum_weight(result, weighting))
-        about = self.prepared + request.digest(without=OWN)
+        about = self.prepared + request.digest(exclude=OWN)
         # Set last: a refused request must not change the round that the last step writes to the disk.
         self.current_sum = SumSite(self.name, self.key, self.roster, about, numbers)
         self.round_and_phase = _round_and_phase(request)

@@ -57,7 +57,7 @@ def audit(
         **dict.fromkeys(KINDS),
     }
     picture = None
-    left_out: list[str] = []
+    skipped: list[str] = []
     for kind in kinds or KINDS:
         try:
             # Seeded for each kind, so that results do not depend on the other kinds.
@@ -73,10 +73,10 @@ def audit(
         except UserError as error:
             if kinds is not None:
                 raise
-            left_out.append(f"{kind} left out: {error}")
-    if len(left_out) == len(KINDS):
-        raise UserError(f"{run.name} can't be audited. " + " ".join(left_out))
-    return facts, picture, left_out
+            skipped.append(f"{kind} left out: {error}")
+    if len(skipped) == len(KINDS):
+        raise UserError(f"{run.name} can't be audited. " + " ".join(skipped))
+    return facts, picture, skipped
 
 
 def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:

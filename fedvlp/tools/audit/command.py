@@ -40,12 +40,12 @@ class AuditCLI(TrainedRunCLI):
 
 def run_audit(arguments: Sequence[str]) -> int:
     """Measure the requested kinds, write and print them, and return the exit code."""
-    given = dict(split_options(arguments))
+    options = dict(split_options(arguments))
     # Without a trained file, --config describes an untrained method.
     trained = None
-    if "--ckpt_path" in given and "--help" not in given:
-        file = trained_file("".join(given["--ckpt_path"]), "audit")
-        trained = trained_config(file, option_values(arguments, "--allow"), None if "--data" in given else "--data")
+    if "--ckpt_path" in options and "--help" not in options:
+        file = trained_file("".join(options["--ckpt_path"]), "audit")
+        trained = trained_config(file, option_values(arguments, "--allow"), None if "--data" in options else "--data")
     command = parse(AuditCLI, arguments, trained, "Measure how much uploads and prompts reveal about clients' images.")
     config = command.config
 
@@ -54,8 +54,8 @@ def run_audit(arguments: Sequence[str]) -> int:
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))
     folder = run.folder(config.output, "audit")
-    facts, picture, left_out = audit(run, kinds, inversion, membership, config.trainer.seed)
+    facts, picture, skipped = audit(run, kinds, inversion, membership, config.trainer.seed)
     written = write_audit(folder, facts, picture)
-    lines = [*left_out, audit_table(facts), "", *map(str, written)]
+    lines = [*skipped, audit_table(facts), "", *map(str, written)]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0

@@ -71,14 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _texts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[TextTable]:
+def _texts(compared: Sequence[Table], selected_papers: Sequence[str] | None) -> list[TextTable]:
     """Format our tables, each followed by the matching published tables; without runs, all published tables."""
-    if wanted is None:
+    if selected_papers is None:
         return [table_text(table) for table in compared]
     # Called first, so that an unknown paper is an error for any runs.
-    all_printed = main_tables(wanted)
+    all_printed = main_tables(selected_papers)
     texts = []
     for table in compared:
         texts.append(table_text(table))
-        texts += [paper_text(printed, table) for printed in matching_tables(table, wanted)]
+        texts += [paper_text(printed, table) for printed in matching_tables(table, selected_papers)]
     return texts or [paper_text(printed) for printed in all_printed]

@@ -87,16 +87,16 @@ def _classes(names: Sequence[str]) -> str:
     return f"{len(names)}, names {hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
 
 
-def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
+def describe_differences(tables: Sequence[Mapping[str, str]]) -> str:
     """Describe how several tables differ; empty for a single table."""
-    if len(abouts) < 2:
+    if len(tables) < 2:
         return ""
     parts = []
-    for name in dict.fromkeys(chain.from_iterable(abouts)):
-        values = list(dict.fromkeys(about.get(name, "not recorded") for about in abouts))
+    for name in dict.fromkeys(chain.from_iterable(tables)):
+        values = list(dict.fromkeys(about.get(name, "not recorded") for about in tables))
         if len(values) > 1:
             parts.append(f"{name} ({' | '.join(values)})")
-    return f"{len(abouts)} tables that cannot be compared; they differ in {'; '.join(parts) or 'weights or splits'}"
+    return f"{len(tables)} tables that cannot be compared; they differ in {'; '.join(parts) or 'weights or splits'}"
 
 
 @cache

@@ -144,11 +144,11 @@ def printed_tables() -> tuple[PrintedTable, ...]:
     return tuple(printed)
 
 
-def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
+def main_tables(selected_papers: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
     """List the main tables, optionally of some papers or a key of ``DATASETS``; raise UserError for unknown papers."""
-    if wrong := [name for name in wanted if name not in papers()]:
+    if wrong := [name for name in selected_papers if name not in papers()]:
         raise UserError(f"--papers: expected names from {', '.join(papers())}; got {', '.join(wrong)}.")
-    selected = [table for table in printed_tables() if table.paper in (wanted or papers())]
+    selected = [table for table in printed_tables() if table.paper in (selected_papers or papers())]
     return [table for table in selected if table.is_main and dataset in (None, table.dataset)]
 
 
@@ -185,22 +185,22 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
     return f"{name}+GA" if rules == ["FedDGGA"] else ""
 
 
-def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
-    """List the published tables with our domains and protocol; from all papers if ``wanted`` is empty."""
+def matching_tables(table: Table, selected_papers: Sequence[str]) -> list[PrintedTable]:
+    """List the published tables with our domains and protocol; from all papers if ``selected_papers`` is empty."""
     data = table.records[0].data
     # Folders of images are named by class and folder, such as "DomainFolders pacs".
     key = dataset_key(str(data.get("name", "-")).split()[-1])
     if key is None:
         return []
     domains = set(map(plain_name, data.get("domains", [])))
-    candidates = [each for each in main_tables(wanted, key) if PROTOCOLS[each.protocol].title == data["kind"]]
+    candidates = [each for each in main_tables(selected_papers, key) if PROTOCOLS[each.protocol].title == data["kind"]]
     return [each for each in candidates if domains == set(map(plain_name, each.domains))]
 
 
 def matching_rows(table: Table, method: str) -> list[Row]:
     """List our rows of a paper's method, without oracle rows."""
-    wanted = plain_name(method)
-    return [row for row in table.rows if row[1] != ORACLE and plain_name(_printed_name(table, row)) == wanted]
+    our_name = plain_name(method)
+    return [row for row in table.rows if row[1] != ORACLE and plain_name(_printed_name(table, row)) == our_name]
 
 
 def _printed_name(table: Table, row: Row) -> str:

@@ -52,13 +52,13 @@ class ExplainCLI(TrainedRunCLI):
 
 def run_explain(arguments: Sequence[str]) -> int:
     """Write explanations, print the files and missing kinds, and return the exit code."""
-    given = dict(split_options(arguments))
+    options = dict(split_options(arguments))
     # The parser needs the method's class, so read the file first.
     trained = None
-    if "--help" not in given:
-        file = trained_file("".join(given.get("--ckpt_path", [])), "explain")
-        kinds = _kinds("".join(given["--what"]) if "--what" in given else None)
-        needs_samples = "--images" not in given and bool({"predictions", "overlays", "experts"} & set(kinds))
+    if "--help" not in options:
+        file = trained_file("".join(options.get("--ckpt_path", [])), "explain")
+        kinds = _kinds("".join(options["--what"]) if "--what" in options else None)
+        needs_samples = "--images" not in options and bool({"predictions", "overlays", "experts"} & set(kinds))
         trained = trained_config(file, option_values(arguments, "--allow"), "--images" if needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Explain a trained method in pictures and words.")
     config = command.config
