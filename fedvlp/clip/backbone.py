@@ -168,6 +168,9 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
 
     Raises:
         UserError: If the name or the weights are unknown, missing, do not fit or cannot be downloaded.
+
+    >>> load_clip("fedvlp-tiny").text_width
+    64
     """
     if isinstance(spec, CLIP):
         return spec

@@ -97,7 +97,6 @@ class PromptedImageEncoder(nn.Module):
         return self.clip.image.require_prompts()
 
     def _features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
-        """Compute the joint features of images from the last block's input."""
         tower = self._tower
         read = torch.arange(tower.num_tokens, device=hidden.device)[tower.read]
         return tower.pool(tower.blocks.run_last(hidden, read))

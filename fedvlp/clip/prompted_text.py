@@ -47,6 +47,11 @@ class PromptedTextEncoder(nn.Module):
 
     Raises:
         UserError: If a class's name does not fit into the context together with the prompt.
+
+    >>> from fedvlp.clip import load_clip
+    >>> encoder = PromptedTextEncoder(load_clip("fedvlp-tiny"), ["cat", "dog"], prompt_length=4)
+    >>> encoder(encoder.initial_prompt()).shape
+    torch.Size([2, 128])
     """
 
     def __init__(

@@ -142,7 +142,6 @@ def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:
-    """Make legend labels for the domains' accuracies in the last evaluated round."""
     labels = {}
     for name in sorted(evaluated[-1]) if evaluated else []:
         role, _, domain = name.partition("/")

@@ -293,7 +293,6 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
 
 
 def _images_of_classes(table: Table) -> pd.Series:
-    """Count the images of each class in the evaluation of one seed."""
     # Runs with the same held-out domains are evaluated on the same images.
     runs = {record.held_out: record for record in table.records if record.predictions}.values()
     labels = [np.empty(0, int)]
