@@ -153,7 +153,7 @@ def state_files(*states: Mapping[int, State]) -> dict[int, str]:
 
 
 def update_states(states: Mapping[int, State], stored: Mapping[int, StoredState]) -> Mapping[int, State]:
-    """Replace the states of some clients by non-empty results of :meth:`ClientStore.keep`."""
+    """Replace the states of some clients by non-empty results of :meth:`ClientStore.save`."""
     new: dict[int, Any] = {client: state for client, state in stored.items() if state}
     if isinstance(states, StatesOnDisk):
         return replace(states, files={**states.files, **new})
