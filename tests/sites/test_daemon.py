@@ -83,7 +83,7 @@ def test_a_folder_of_others_or_that_they_can_open_is_refused(tmp_path, monkeypat
         warm.symlink_to(tmp_path / "other")
     else:
         monkeypatch.setattr("os.getuid", lambda: warm.stat().st_uid + 1)
-    with pytest.raises(UserError, match="only this user can open"):
+    with pytest.raises(UserError, match="only this user can access"):
         warm_folder(tmp_path)
 
 

@@ -86,7 +86,7 @@ def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp
     data = ["--config=folders", f"--data.root={image_root}", "--data.cache_dir=null", "--model.clip.name=fedvlp-tiny"]
     given = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
     assert main(["validate", *given, "--ckpt_path", str(deployed)]) == 1
-    assert "they are at the clients' sites" in capsys.readouterr().err
+    assert "they are stored at the clients' sites" in capsys.readouterr().err
 
 
 def test_the_server_measures_by_what_all_share_where_a_method_says_so(tmp_path, image_root):
