@@ -186,7 +186,7 @@ def record_decision(home: Path, decision: Literal["approve", "refuse"], prefix: 
     if not prefix:
         waiting = [approval for approval in approvals if not approval["decision"]]
         lines = [line for approval in waiting for line in approval["words"]]
-        return [*lines, f"{len(waiting)} runs wait for approval"]
+        return [*lines, f"runs that wait for approval: {len(waiting)}"]
     if len(paths) != 1:
         raise UserError(f"Expected a prefix of one run's digest, got {prefix!r}, which matches {len(paths)} runs.")
     write_json(paths[0], {**approvals[0], "decision": decision})

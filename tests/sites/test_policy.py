@@ -203,7 +203,7 @@ def test_the_operator_is_asked_and_the_server_says_that_it_waits(tmp_path, image
         "in all: 4,096 bytes of tensors",
         "combines the updates of 'ink', 'paint', 'photo'",
         "noise that this site adds: none",
-        "1 runs wait for approval",
+        "runs that wait for approval: 1",
     ):
         assert words in shown
     assert approved.endswith("decided: approve\n")

@@ -110,7 +110,7 @@ def check_validity(pem: bytes) -> str:
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= datetime.now(timezone.utc) < last - SOON:
         valid = f"valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
-        raise UserError(f"{valid}: renew it if it is soon over, or set this clock")
+        raise UserError(f"{valid}: renew it if it ends soon, or set this clock")
     return f"valid until {last:%Y-%m-%d}"
 
 
