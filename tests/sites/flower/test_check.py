@@ -119,7 +119,7 @@ def test_a_certificate_that_ends_soon(link, capsys, monkeypatch):
     monkeypatch.setattr(check, "SOON", timedelta(days=61))
     code, said = checked(link, capsys)
     assert code == 1
-    assert [name for name in AT_SITE if "soon over" in said[name]] == ["authority", "TLS"]
+    assert [name for name in AT_SITE if "ends soon" in said[name]] == ["authority", "TLS"]
     assert said["SuperLink"].startswith("ok")
 
 
