@@ -22,12 +22,12 @@ HEAD = f"""<!-- written by {COMMAND} from the cards in docs/methods -->
 # Agreement with the released code
 
 This page records how far each method agrees with the code that its authors released, and where and why it differs. The
-released modules ran on the CPU in float32, with the same random CLIP, images and random draws as fedvlp. Compared were
-losses, gradients, an optimizer step and the servers' rules, and for 15 methods whole rounds: some 1,150 comparisons,
-nearly all equal to 1e-5. A missing number means that none was recorded. Each commit is the one that was read.
+released modules ran on the CPU in float32, with the same random CLIP, images and random draws as fedvlp. Some 1,150
+comparisons cover losses, gradients, an optimizer step and the servers' rules, and for 15 methods whole rounds. Nearly all
+agree to 1e-5. The table has the tolerances that were recorded, and the commits that were read.
 
-Each method's docstring lists deviations from the paper. A config `methods/<method>_released` has the settings of the
-released code if they differ from the paper's.
+The last lists describe fedvlp, unless they name the released code. Deviations from the paper are in each method's
+docstring. A config `methods/<method>_released` has the settings of the released code if they differ from the paper's.
 """
 
 
