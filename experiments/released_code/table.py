@@ -23,8 +23,8 @@ HEAD = f"""<!-- written by {COMMAND} from the cards in docs/methods -->
 
 This page records how far each method agrees with the code that its authors released, and where and why it differs. The
 released modules ran on the CPU in float32, with the same random CLIP, images and random draws as fedvlp. Some 1,150
-comparisons cover losses, gradients, an optimizer step and the servers' rules, and for 15 methods whole rounds. Nearly all
-agree to 1e-5. The table has the tolerances that were recorded, and the commits that were read.
+comparisons cover losses, gradients, an optimizer step and the servers' rules, and for 15 methods whole rounds. Nearly
+all agree to 1e-5. The table has the tolerances that were recorded, and the commits that were read.
 
 The last lists describe fedvlp, unless they name the released code. Deviations from the paper are in each method's
 docstring. A config `methods/<method>_released` has the settings of the released code if they differ from the paper's.
