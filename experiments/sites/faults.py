@@ -159,7 +159,7 @@ def too_few(deployed: Deployed) -> str:
     return ending(deployed)
 
 
-def asks_its_keeper(deployed: Deployed) -> str:
+def waits_for_approval(deployed: Deployed) -> str:
     """Let a site wait for approval, and approve the run once the server reports that it waits."""
     home = deployed.homes[deployed.setting.sites[1]]
     set_policy(home, "{approve: ask}")
@@ -201,9 +201,9 @@ FAULTS = {
         too_few,
         ("--trainer.server.min_clients=3", "--data.arrival_seconds=30"),
     ),
-    "asks_its_keeper": Fault(
+    "waits_for_approval": Fault(
         "approve: ask in a site's policy; approved once the run waits for it",
-        asks_its_keeper,
+        waits_for_approval,
         ("--trainer.server.min_clients=3",),
     ),
     "policies": Fault("a policy at each site that does not allow the run", policies),
