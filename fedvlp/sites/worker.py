@@ -385,7 +385,7 @@ def _make_method(config: SiteConfig, description: Mapping[str, Any]) -> Federate
     try:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
-        raise SiteProblem("does not allow the server's config; see the site's log") from error
+        raise SiteProblem("does not allow the server's config; see its log, and allow in its site.yaml") from error
     # The site chooses the path but not the weights: the fingerprint is compared below.
     if config.pretrained is not None:
         options = dict(model.get("init_args") or {})
