@@ -1,4 +1,4 @@
-"""``fedvlp site`` shows a site's process; ``fedvlp deploy init`` writes an app that Flower takes."""
+"""``fedvlp site`` shows a site's process, and ``fedvlp deploy init`` writes an app for Flower."""
 
 import pytest
 import yaml
@@ -11,12 +11,12 @@ FILES = ("config.yaml", "README.md", "fedvlp_server.py", "pyproject.toml")
 
 
 @pytest.fixture(autouse=True)
-def as_if_installed(monkeypatch):
-    """What the command writes does not depend on Flower, so that it is tested without, too."""
+def flower_seems_installed(monkeypatch):
+    """Pretend that Flower is installed, because the written files do not depend on it."""
     monkeypatch.setattr(deploy, "find_spec", lambda name: object())
 
 
-def test_writes_what_fit_would_train(tmp_path, capsys):
+def test_the_app_contains_the_config_of_fit(tmp_path, capsys):
     app = tmp_path / "apps" / "first"
     assert main(["deploy", "init", str(app), *CONFIG, "--trainer.rounds", "3"]) == 0
     assert {path.name for path in app.iterdir()} == {*FILES}
@@ -31,7 +31,7 @@ def test_writes_what_fit_would_train(tmp_path, capsys):
     assert len((app / "README.md").read_text(encoding="utf-8").splitlines()) == 3
 
 
-def test_flower_itself_takes_the_app(tmp_path):
+def test_flower_accepts_the_app(tmp_path):
     check = pytest.importorskip("flwr.cli.config_utils", reason="needs the extra `flower`")
     assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG]) == 0
     config, warnings = check.load_and_validate(tmp_path / "app" / "pyproject.toml")
@@ -39,7 +39,7 @@ def test_flower_itself_takes_the_app(tmp_path):
     assert not warnings
 
 
-def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, capsys):
+def test_a_rejected_command_writes_no_files(tmp_path, monkeypatch, capsys):
     (tmp_path / "note.txt").write_text("mine", encoding="utf-8")
     app = str(tmp_path / "app")
     for words, code, message in (
@@ -57,7 +57,7 @@ def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
-def test_a_folder_that_is_no_sites(tmp_path, capsys):
+def test_a_folder_that_is_no_site_is_rejected(tmp_path, capsys):
     for action in ("start", "stop", "status"):
         assert main(["site", action, str(tmp_path)]) == 1
         assert "Expected the site's options" in capsys.readouterr().err

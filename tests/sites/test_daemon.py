@@ -1,4 +1,4 @@
-"""The warm process: one for a site, for its user alone, and there until no request has come for a while."""
+"""The background process: one per site, only for its user, and stopped after a period without requests."""
 
 import os
 import re
@@ -23,7 +23,7 @@ DESCRIBE = Message("describe", {"run": "", **description()}).to_bytes()
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory, image_root):
-    """A site whose process two callers have started at the same time; the replies that they received."""
+    """Let two callers start a site's process at the same time; return its home and their replies."""
     home = make_site(tmp_path_factory.mktemp("warm") / "ink", "ink", image_root / "ink")
     with ThreadPoolExecutor(2) as pool:
         replies = list(pool.map(lambda _: send_request(home, DESCRIBE), range(2)))
@@ -31,7 +31,7 @@ def warm(tmp_path_factory, image_root):
     stop_site(home)
 
 
-def test_two_who_ask_at_the_same_time_start_one_process(warm):
+def test_two_simultaneous_callers_start_one_process(warm):
     home, replies = warm
     assert [read_reply(reply).values["name"] for reply in replies] == ["ink", "ink"]
     status = site_status(home)
@@ -41,7 +41,7 @@ def test_two_who_ask_at_the_same_time_start_one_process(warm):
     assert site_status(home)["process"] == status["process"]
 
 
-def test_it_outlives_who_asks(warm):
+def test_the_process_outlives_its_callers(warm):
     home, _ = warm
     before = site_status(home)["process"]
     for content in (b"", b"\x00\x00", bytes(3) + b"\x09abc"):
@@ -50,12 +50,12 @@ def test_it_outlives_who_asks(warm):
             half.sendall(content)
     assert read_reply(send_request(home, DESCRIBE)).kind == "described"
     assert site_status(home)["process"] == before
-    assert os.getsid(before) == before, "it is in a session of its own"
+    assert os.getsid(before) == before, "the process shares its caller's session"
     assert stat.S_IMODE(warm_folder(home).stat().st_mode) == 0o700
-    assert stat.S_IMODE((warm_folder(home) / STATUS).stat().st_mode) == 0o600, "what it writes is its user's alone"
+    assert stat.S_IMODE((warm_folder(home) / STATUS).stat().st_mode) == 0o600, "other users can read its file"
 
 
-def test_it_is_started_again_once_it_was_killed(tmp_path, image_root, capsys):
+def test_a_killed_process_is_restarted(tmp_path, image_root, capsys):
     home = make_site(tmp_path / "ink", "ink", image_root / "ink")
     assert main(["site", "status", str(home)]) == 1
     assert main(["site", "start", str(home)]) == 0
@@ -74,7 +74,7 @@ def test_it_is_started_again_once_it_was_killed(tmp_path, image_root, capsys):
 
 
 @pytest.mark.parametrize("spoiled", ["mode 710", "link", "another user's"])
-def test_a_folder_of_others_or_that_they_can_open_is_refused(tmp_path, monkeypatch, spoiled):
+def test_a_folder_that_others_own_or_can_open_is_rejected(tmp_path, monkeypatch, spoiled):
     warm = warm_folder(tmp_path)
     if spoiled == "mode 710":
         warm.chmod(0o710)
@@ -87,7 +87,7 @@ def test_a_folder_of_others_or_that_they_can_open_is_refused(tmp_path, monkeypat
         warm_folder(tmp_path)
 
 
-def test_a_long_path_has_its_socket_among_temporary_files(tmp_path, monkeypatch):
+def test_the_socket_of_a_long_path_is_in_the_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
     (tmp_path / "t").mkdir()
     home = tmp_path / ("x" * 120)
@@ -100,7 +100,7 @@ def test_a_long_path_has_its_socket_among_temporary_files(tmp_path, monkeypatch)
 
 @pytest.fixture
 def answering(tmp_path_factory):
-    """Answers in a thread with the request backwards; its socket's path, and all that it reported."""
+    """Answer in a thread with the reversed request; return the path of the socket and the reported states."""
     path = tmp_path_factory.mktemp("s") / "s"
     reported = []
     with socket.socket(socket.AF_UNIX) as server:
@@ -112,10 +112,10 @@ def answering(tmp_path_factory):
         thread.start()
         yield path, reported
         thread.join(20)
-        assert not thread.is_alive(), "it ends when no request has come for a while"
+        assert not thread.is_alive(), "it did not end without requests"
 
 
-def test_it_reports_when_it_is_busy(answering):
+def test_the_process_reports_when_it_is_busy(answering):
     path, reported = answering
     for _ in range(2):
         with Client(str(path)) as connection:
@@ -124,7 +124,7 @@ def test_it_reports_when_it_is_busy(answering):
     assert reported[:4] == [("idle", 0), ("busy", 0), ("idle", 1), ("busy", 1)]
 
 
-def test_a_message_longer_than_any_is_not_read(answering, monkeypatch):
+def test_a_message_that_is_too_long_is_not_read(answering, monkeypatch):
     monkeypatch.setattr("fedvlp.sites.daemon.MAX_BYTES", 2)
     path, reported = answering
     with Client(str(path)) as connection:
@@ -134,8 +134,8 @@ def test_a_message_longer_than_any_is_not_read(answering, monkeypatch):
     assert ("busy", 0) not in reported
 
 
-def test_a_site_needs_neither_figures_nor_trackers():
-    """Nothing that its process imports, at any depth, is what draws figures or logs runs."""
+def test_a_site_imports_neither_figures_nor_loggers():
+    """Check all direct and indirect imports of a site's process."""
     house = House(Path(__file__).parents[2])
     needed = {"sites.worker"}
     while added := set().union(*(house.imports[name] for name in needed)) - needed:

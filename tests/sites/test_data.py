@@ -1,4 +1,4 @@
-"""What the server knows of data that it has not got, and a site's images, split as a simulation splits them."""
+"""The server's data module before sites connect, and a site's images, split like in a simulation."""
 
 import numpy as np
 import pytest
@@ -20,33 +20,35 @@ def data(**options):
     return SitesData(**{"sites": ["b", "a", "c"], "class_names": ["y", "x"], "cache_dir": None, **options})
 
 
-def test_clients_are_known_before_they_are_there():
-    known = data()
-    known.bind(transform=lambda image: image)
-    assert known.num_clients == 3
-    assert known.class_names == ["x", "y"]
-    assert known.source_domains == ["a", "b", "c"]
-    known.facts["b"] = FACTS
-    assert known.clients == [Client(0, 0, 0, "a"), Client(1, 1, 8, "b"), Client(2, 2, 0, "c")]
-    names = [split.name for split in known.evaluation_splits() if isinstance(split, SplitAtSite)]
+def test_clients_are_known_before_they_connect():
+    server_data = data()
+    server_data.bind(transform=lambda image: image)
+    assert server_data.num_clients == 3
+    assert server_data.class_names == ["x", "y"]
+    assert server_data.source_domains == ["a", "b", "c"]
+    server_data.facts["b"] = FACTS
+    assert server_data.clients == [Client(0, 0, 0, "a"), Client(1, 1, 8, "b"), Client(2, 2, 0, "c")]
+    names = [split.name for split in server_data.evaluation_splits() if isinstance(split, SplitAtSite)]
     assert names == ["validation/a", "validation/b", "validation/c"]
     with pytest.raises(UserError, match="at the sites"):
-        known.train_dataloader()
+        server_data.train_dataloader()
 
 
-def test_the_held_out_domain_is_the_servers(image_root):
-    known = SitesData(sites=["ink"], class_names=CLASSES, held_out="photo", root=str(image_root), cache_dir=None)
-    known.bind(transform=lambda image: image)
-    (split,) = [split for split in known.evaluation_splits() if split.role == "held_out"]
+def test_the_held_out_domain_is_at_the_server(image_root):
+    server_data = SitesData(sites=["ink"], class_names=CLASSES, held_out="photo", root=str(image_root), cache_dir=None)
+    server_data.bind(transform=lambda image: image)
+    (split,) = [split for split in server_data.evaluation_splits() if split.role == "held_out"]
     assert (split.name, split.num_examples) == ("held_out/photo", 24)
-    assert known.domains == ["ink", "photo"]
-    assert known.split_table()[0]["domain"] == "photo"
-    known = SitesData(sites=["ink"], class_names=CLASSES[1:], held_out="photo", root=str(image_root), cache_dir=None)
+    assert server_data.domains == ["ink", "photo"]
+    assert server_data.split_table()[0]["domain"] == "photo"
+    server_data = SitesData(
+        sites=["ink"], class_names=CLASSES[1:], held_out="photo", root=str(image_root), cache_dir=None
+    )
     with pytest.raises(UserError, match=f"lacks the class folder '{CLASSES[0]}' of 'photo'"):
-        known.prepare_data()
+        server_data.prepare_data()
 
 
-def test_what_the_sites_have_is_in_the_description():
+def test_the_description_contains_the_sites_images():
     one = data()
     other = data()
     one.facts["a"] = FACTS
@@ -54,13 +56,13 @@ def test_what_the_sites_have_is_in_the_description():
     assert one.split_hash == other.split_hash != data(split_seed=3).split_hash
 
 
-def test_sites_are_told_what_a_split_depends_on():
-    told = options_for_sites(
+def test_sites_receive_all_options_that_determine_a_split():
+    options = options_for_sites(
         data(shots=4, validation_fraction=0.3, augmentation="crop_flip", class_names_map={"x": "z"})
     )
-    assert told["classes"] == ["x", "y"]
-    assert (told["shots"], told["validation_fraction"], told["augmentation"]) == (4, 0.3, "crop_flip")
-    assert told["class_names_map"] == {"x": "z"}
+    assert options["classes"] == ["x", "y"]
+    assert (options["shots"], options["validation_fraction"], options["augmentation"]) == (4, 0.3, "crop_flip")
+    assert options["class_names_map"] == {"x": "z"}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_sites_are_told_what_a_split_depends_on():
         ({"class_names": ["x"]}, "two classes or more; got 'x'"),
     ],
 )
-def test_what_does_not_fit_is_refused(options, text):
+def test_unsupported_options_are_rejected(options, text):
     with pytest.raises(UserError, match=text):
         data(**options)
 
@@ -87,7 +89,7 @@ def to_tensor(image):
     return torch.from_numpy(np.array(image)).float()
 
 
-def everyone(root, **options):
+def simulated_data(root, **options):
     data = DomainFolders(root=str(root), **{**OPTIONS, **options})
     data.bind(transform=to_tensor, train_transform=to_tensor)
     return data
@@ -100,15 +102,15 @@ def site(root, name, ids=(0, 0), **options):
 
 
 @pytest.mark.parametrize(
-    ("place", "options"), [(0, {}), (1, {"shots": 1}), (2, {"split_seed": 4, "test_fraction": 0.0})]
+    ("index", "options"), [(0, {}), (1, {"shots": 1}), (2, {"split_seed": 4, "test_fraction": 0.0})]
 )
-def test_batches_and_splits_are_those_of_the_simulation(place, options, image_root):
-    name = DOMAINS[place]
-    whole = everyone(image_root, **options)
-    site_data = site(image_root, name, (place, place), **options)
-    client = whole.clients[place]
+def test_batches_and_splits_equal_the_simulation(index, options, image_root):
+    name = DOMAINS[index]
+    whole = simulated_data(image_root, **options)
+    site_data = site(image_root, name, (index, index), **options)
+    client = whole.clients[index]
     assert site_data.clients == [client]
-    # Both read the same cache.
+    # Both use the same cache.
     assert site_data.images[name].names == whole.images[name].names
     rows = range(len(site_data.images[name]))
     assert site_data.images[name].fingerprint(rows) == whole.images[name].fingerprint(rows)
@@ -120,7 +122,7 @@ def test_batches_and_splits_are_those_of_the_simulation(place, options, image_ro
         assert same(batches(one.loader), batches(other.loader))
 
 
-def test_labels_follow_the_servers_list_of_classes(tmp_path):
+def test_labels_follow_the_servers_class_list(tmp_path):
     for label, name in enumerate(["star", "extra"]):
         (tmp_path / name / "deep" / "er").mkdir(parents=True)
         draw(0, label, 0).save(tmp_path / name / "deep" / "er" / "0.png")

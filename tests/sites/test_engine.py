@@ -1,4 +1,4 @@
-"""Sites that die, lie, come late or come back; and a server that is started again."""
+"""Sites that fail, lie, arrive late or return, and a restarted server."""
 
 import json
 import shutil
@@ -29,15 +29,15 @@ from tests.helpers.sites import (
 )
 
 BROKEN = "node-1"
-"""The place of the site 'paint'."""
+"""The node of the site 'paint'."""
 
 
 class Faulty(InProcess):
-    """Sites of which one does something else when it trains.
+    """Sites with faults of ``BROKEN`` in training.
 
     Args:
-        sites: what answers, by name.
-        faults: by the round, from this transport and a request to train to the reply.
+        sites: Handlers of requests by node.
+        faults: Functions from this transport and a training request to the reply, by round.
     """
 
     def __init__(self, sites, faults):
@@ -53,11 +53,11 @@ class Faulty(InProcess):
 
 
 class Deployment:
-    """Three sites, and a server that trains on them.
+    """Three sites and their server.
 
     Args:
-        folder: of all their files.
-        image_root: of the sites' images.
+        folder: Folder of all files.
+        image_root: Folder of the sites' images.
     """
 
     def __init__(self, folder, image_root):
@@ -66,26 +66,26 @@ class Deployment:
         self.homes = make_sites(folder / "sites", image_root, DOMAINS)
 
     def serve(self, config, transport=None, checkpoint=None):
-        """The exit code of a run."""
+        """Run the server, and return its exit code."""
         server = sites_config(self.folder / "server.yaml", config, DOMAINS)
         return serve(server, transport or in_process(self.homes), self.folder / "deployed", checkpoint)
 
     def faulty(self, faults):
-        """Freshly started sites of which one has a fault in some rounds."""
+        """Start the sites, and give ``BROKEN`` these faults by round."""
         return Faulty(in_process(self.homes).sites, faults)
 
     @property
     def run(self):
-        """The only run's folder."""
+        """Folder of the only run."""
         return run_of(self.folder / "deployed")
 
     def left_out(self):
-        """Rounds, names and reasons of those that were left out."""
+        """List round, name and reason of each skipped client."""
         events = [event for event in read_events(self.run) if event["event"] == "client_left_out"]
         return [(event["round"], event["name"], event["reason"]) for event in events]
 
     def assert_as_simulated(self, config):
-        """The prompts are those of the simulation."""
+        """Check that the prompts equal the simulation's prompts."""
         expected = simulate(self.folder, config, self.image_root).run_state.server.deployed
         assert_equal(load_file(self.run / "prompts.safetensors"), expected)
 
@@ -100,7 +100,7 @@ def raises(transport, request):
 
 
 def changed(**values):
-    """A fault: the reply has other values."""
+    """Make a fault that changes values of the reply."""
 
     def fault(transport, request):
         reply = read_reply(transport.usual(request))
@@ -110,7 +110,7 @@ def changed(**values):
 
 
 def uploads(change):
-    """A fault: the reply has other tensors."""
+    """Make a fault that changes the reply's tensors."""
 
     def fault(transport, request):
         reply = read_reply(transport.usual(request))
@@ -120,15 +120,15 @@ def uploads(change):
     return fault
 
 
-def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(tmp_path, image_root, deployment):
-    """In each round but the first with another fault; what the site keeps remains that of the first round."""
+def test_a_failing_site_is_skipped_with_its_reason_and_the_others_continue(tmp_path, image_root, deployment):
+    """Each round but the first has another fault; the site's stored state remains from the first round."""
     folder = tmp_path / "images"
     shutil.copytree(image_root / "paint", folder)
     home = make_site(deployment.homes[BROKEN], "paint", folder)
-    kept = []
+    personal_files = []
 
     def loses(transport, request):
-        kept.append(read_request(request).values["personal"])
+        personal_files.append(read_request(request).values["personal"])
         for path in home.glob("runs/*/clients/*"):
             path.unlink()
         return transport.usual(request)
@@ -155,13 +155,13 @@ def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(t
     for (_, reason), left_out in zip(faults, deployment.left_out(), strict=True):
         assert left_out[1] == "paint"
         assert reason in left_out[2]
-    assert kept[0].startswith("000001-00000-"), "what round 1 left"
+    assert personal_files[0].startswith("000001-00000-"), "expected the file of round 1"
 
 
 OTHER_CLIP = "has different CLIP weights than the server"
 
 
-def test_a_site_that_can_not_be_prepared_ends_the_run_before_anything_is_trained(deployment, capsys):
+def test_a_site_that_cannot_be_prepared_ends_the_run_before_training(deployment, capsys):
     transport = in_process(deployment.homes)
     usual = transport.sites[BROKEN]
     asked = []
@@ -178,11 +178,11 @@ def test_a_site_that_can_not_be_prepared_ends_the_run_before_anything_is_trained
     assert not list(deployment.folder.glob("deployed/*/*/"))
 
 
-def test_a_site_that_comes_late_takes_part_from_then_on_or_is_left_out_with_its_problem(deployment):
+def test_a_late_site_joins_or_is_skipped_with_its_problem(deployment):
     transport = in_process(deployment.homes)
     late = {BROKEN: lambda request: failure("paint", OTHER_CLIP), "node-2": transport.sites["node-2"]}
-    for place in late:
-        del transport.sites[place]
+    for node in late:
+        del transport.sites[node]
     usual = transport.sites["node-0"]
 
     def brings(request):
@@ -202,7 +202,7 @@ def test_a_site_that_comes_late_takes_part_from_then_on_or_is_left_out_with_its_
     assert json.loads((deployment.run / "sites.json").read_text())["sites"].keys() == {"ink", "photo"}
 
 
-def test_one_more_try_if_the_policy_says_so(deployment):
+def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment):
     tries = []
 
     def fault(transport, request):
@@ -216,12 +216,12 @@ def test_one_more_try_if_the_policy_says_so(deployment):
     deployment.assert_as_simulated(method_config("promptfl", rounds=1))
 
 
-def test_a_site_and_a_server_that_are_started_again_change_nothing(deployment, capsys):
+def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
     config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
     asked = []
 
     def restarts(transport, request):
-        if request not in asked:  # else it was prepared again, and asked the same again
+        if request not in asked:  # not when the server repeats it after another preparation
             transport.usual = Site(deployment.homes[BROKEN]).handle
         asked.append(request)
         return transport.usual(request)
@@ -238,7 +238,7 @@ def test_a_site_and_a_server_that_are_started_again_change_nothing(deployment, c
     deployment.assert_as_simulated(config)
 
 
-def test_too_few_sites_in_a_round_are_waited_for_and_every_reply_is_said(deployment, capsys, monkeypatch):
+def test_the_server_waits_for_enough_sites_and_logs_every_reply(deployment, capsys, monkeypatch):
     config = method_config("promptfl", rounds=2, min_clients=3)
     transport = in_process(deployment.homes)
     away = transport.sites["node-2"]
@@ -262,7 +262,7 @@ def test_too_few_sites_in_a_round_are_waited_for_and_every_reply_is_said(deploym
     deployment.assert_as_simulated(config)
 
 
-def test_a_site_that_can_not_measure_leaves_no_mean_behind(deployment):
+def test_there_is_no_mean_if_a_site_cannot_evaluate(deployment):
     transport = in_process(deployment.homes)
     usual = transport.sites[BROKEN]
 
@@ -280,7 +280,7 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(deployment):
 
 
 RIGHT = {"correct": 2, "count": 3, "by_class": [[1, 1, 1], [1, 1, 2], [1, 0, 0]]}
-WRONG = [  # what a site reports otherwise, and whether its accuracy and its counts by class are used
+WRONG = [  # reported values, and whether the site's accuracy and its counts by class are used
     ({}, True, True),
     ({"correct": 4}, False, False),
     ({"count": 2}, False, False),
@@ -290,17 +290,17 @@ WRONG = [  # what a site reports otherwise, and whether its accuracy and its cou
 ]
 
 
-@pytest.mark.parametrize(("lie", "is_measured", "is_counted"), WRONG)
-def test_counts_that_contradict_each_other_or_the_sites_description_are_not_used(lie, is_measured, is_counted):
+@pytest.mark.parametrize(("lie", "has_accuracy", "has_class_counts"), WRONG)
+def test_inconsistent_counts_are_ignored(lie, has_accuracy, has_class_counts):
     facts = SiteFacts(classes=CLASSES, counts={"train": 9, "validation": 3}, images="i", split="s", versions={})
     with unchecked():
         engine = SitesEngine(SimpleNamespace(data=SimpleNamespace(facts={"paint": facts})), Message("prepare"), None)
     values = {name: {"validation/paint": value, "validation/ink": value} for name, value in {**RIGHT, **lie}.items()}
     found = engine._accuracies({Client(1, 1, 9, "paint"): Message("evaluated", values)}, CLASSES)
-    assert found == ({"validation/paint": pytest.approx(200 / 3)} if is_measured else {})
-    assert engine.class_counts.keys() == ({"validation/paint"} if is_counted else set())
+    assert found == ({"validation/paint": pytest.approx(200 / 3)} if has_accuracy else {})
+    assert engine.class_counts.keys() == ({"validation/paint"} if has_class_counts else set())
 
 
-def test_options_of_a_simulation_are_refused(deployment, capsys):
+def test_options_of_a_simulation_are_rejected(deployment, capsys):
     assert deployment.serve(method_config("promptfl", personal_on_disk=True), InProcess({})) == 1
     assert "trainer.clients.personal_on_disk" in capsys.readouterr().err

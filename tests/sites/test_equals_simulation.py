@@ -1,4 +1,4 @@
-"""A federation of sites gives, bit for bit, what a simulation on the same folders gives."""
+"""A federation of sites equals a simulation on the same folders, bit for bit."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ def checkpoints(run):
     return sorted((run / "checkpoints").glob("*.safetensors"))
 
 
-def both(tmp_path, image_root, config, homes=None, policy=None, **data):
-    """Runs the simulation and the sites; returns the folders of both runs."""
+def run_both(tmp_path, image_root, config, homes=None, policy=None, **data):
+    """Run the simulation and the sites, and return the two run folders."""
     federation = simulate(tmp_path, config, image_root, **data)
     names = [name for name in DOMAINS if name != data.get("held_out")]
     own = {"root": str(image_root)} if data.get("held_out") else {}
@@ -43,29 +43,29 @@ def assert_equal_runs(simulated, deployed):
 
 @pytest.fixture(scope="module")
 def promptfl(tmp_path_factory, image_root):
-    """The folders of a simulation of PromptFL and of the run of three sites, which arrive in another order."""
+    """Run PromptFL in a simulation and at three sites that connect in another order; return run_both folders."""
     folder = tmp_path_factory.mktemp("promptfl")
-    return both(folder, image_root, method_config("promptfl"), homes=["photo", "ink", "paint"])
+    return run_both(folder, image_root, method_config("promptfl"), homes=["photo", "ink", "paint"])
 
 
-def test_three_sites_train_as_a_simulation_does(promptfl):
+def test_three_sites_train_like_a_simulation(promptfl):
     assert_equal_runs(*promptfl)
     first, last = (load_checkpoint(path)[0].server.shared["prompt"] for path in checkpoints(promptfl[1])[:2])
     assert not torch.equal(first, last), "nothing was trained"
 
 
-def test_three_sites_compute_a_classifier_as_a_simulation_does(tmp_path, image_root):
-    simulated, deployed = both(tmp_path, image_root, method_config("fed_cof", rounds=1))
+def test_three_sites_compute_a_classifier_like_a_simulation(tmp_path, image_root):
+    simulated, deployed = run_both(tmp_path, image_root, method_config("fed_cof", rounds=1))
     assert_equal_runs(simulated, deployed)
     assert "weight" in load_file(deployed / "prompts.safetensors")
 
 
-def test_the_server_measures_on_a_domain_that_no_site_has(tmp_path, image_root, capsys):
-    simulated, deployed = both(tmp_path, image_root, method_config("trip"), held_out="paint", test_fraction=0.3)
+def test_the_server_evaluates_on_a_domain_without_site(tmp_path, image_root, capsys):
+    simulated, deployed = run_both(tmp_path, image_root, method_config("trip"), held_out="paint", test_fraction=0.3)
     assert_equal_runs(simulated, deployed)
     assert "held_out/paint" in metrics(deployed)[0]
     assert "test/ink" in metrics(deployed)[0]
-    # Nobody but the sites can measure all of it again.
+    # Only the sites can repeat the whole evaluation.
     capsys.readouterr()
     assert main(["verify", str(deployed)]) == 1
     advice = capsys.readouterr().err.partition("fedvlp test ")[2].replace("IMAGES", str(image_root)).split()
@@ -73,33 +73,33 @@ def test_the_server_measures_on_a_domain_that_no_site_has(tmp_path, image_root, 
     assert f"held_out/paint: {load_record(deployed).last['held_out/paint']:.2f} %" in capsys.readouterr().out
 
 
-def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp_path, image_root, capsys):
+def test_personal_prompts_are_evaluated_at_the_sites(tmp_path, image_root, capsys):
     config = method_config("single_domain", epochs=4)
     config["model"]["init_args"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
-    simulated, deployed = both(tmp_path, image_root, config)
+    simulated, deployed = run_both(tmp_path, image_root, config)
     assert metrics(simulated) == metrics(deployed)
     assert metrics(deployed)[0]["validation"] != metrics(deployed)[1]["validation"], (
-        "no prompt of a client was measured"
+        "personal prompts were not evaluated"
     )
     assert not load_file(deployed / "prompts.safetensors")
-    # Elsewhere the prompts can't be used.
+    # The prompts are available only at the sites.
     data = ["--config=folders", f"--data.root={image_root}", "--data.cache_dir=null", "--model.clip.name=fedvlp-tiny"]
     given = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
     assert main(["validate", *given, "--ckpt_path", str(deployed)]) == 1
     assert "they are stored at the clients' sites" in capsys.readouterr().err
 
 
-def test_the_server_measures_by_what_all_share_where_a_method_says_so(tmp_path, image_root):
+def test_the_server_evaluates_the_shared_part_of_a_method(tmp_path, image_root):
     config = method_config("fed_otp")
-    simulated, deployed = both(tmp_path, image_root, config, held_out="paint", test_fraction=0.3)
+    simulated, deployed = run_both(tmp_path, image_root, config, held_out="paint", test_fraction=0.3)
     assert metrics(simulated) == metrics(deployed)
     assert {"held_out/paint", "test/ink"} <= metrics(deployed)[0].keys()
 
 
-def test_noise_of_clients_that_repeats_is_the_same_at_sites(tmp_path, image_root):
-    rule = {"class_path": "fedvlp.DPFedAvg"}
-    rule["init_args"] = {"clip_norm": 0.1, "noise_multiplier": 0.5, "noise_at": "client"}
-    simulated, deployed = both(tmp_path, image_root, method_config("promptfl", aggregation=rule))
+def test_seeded_client_noise_is_the_same_at_sites(tmp_path, image_root):
+    aggregation = {"class_path": "fedvlp.DPFedAvg"}
+    aggregation["init_args"] = {"clip_norm": 0.1, "noise_multiplier": 0.5, "noise_at": "client"}
+    simulated, deployed = run_both(tmp_path, image_root, method_config("promptfl", aggregation=aggregation))
     assert_equal_runs(simulated, deployed)
     quiet = simulate(tmp_path / "quiet", method_config("promptfl"), image_root).run_state.server.shared["prompt"]
     moved = load_file(deployed / "prompts.safetensors")["prompt"] - quiet
@@ -123,17 +123,17 @@ def test_noise_of_clients_that_repeats_is_the_same_at_sites(tmp_path, image_root
 )
 def test_options_of_local_training_and_of_rounds(options, tmp_path, image_root):
     config = method_config("plan", **options)
-    config["model"]["init_args"]["templates"] = 1  # of the teacher, at each site
-    simulated, deployed = both(tmp_path, image_root, config, augmentation="crop_flip", shots=3)
+    config["model"]["init_args"]["templates"] = 1  # one text per class for each site's teacher
+    simulated, deployed = run_both(tmp_path, image_root, config, augmentation="crop_flip", shots=3)
     assert_equal_runs(simulated, deployed)
 
 
-def test_the_run_of_sites_is_a_run_like_any_other(promptfl, tmp_path, image_root, capsys):
+def test_all_commands_accept_a_run_of_sites(promptfl, tmp_path, image_root, capsys):
     simulated, deployed = promptfl
     one = load_record(simulated)
     other = load_record(deployed)
     assert (one.last, one.best, one.baseline) == (other.last, other.best, other.baseline)
-    assert one.accuracy.keys() - other.accuracy.keys() == {"class means"}, "no class means leave a site"
+    assert one.accuracy.keys() - other.accuracy.keys() == {"class means"}, "sites send no class means"
     assert one.training == other.training
     names = {path.name for path in simulated.iterdir()}
     assert {path.name for path in deployed.iterdir()} == names | {"config.yaml", "sites.json"}
@@ -148,7 +148,7 @@ def test_the_run_of_sites_is_a_run_like_any_other(promptfl, tmp_path, image_root
 
 def test_counts_by_class_leave_a_site_only_if_its_policy_allows_them(tmp_path, image_root, capsys):
     config = method_config("promptfl")
-    simulated, deployed = both(tmp_path, image_root, config, held_out="paint", policy={"class_counts": True})
+    simulated, deployed = run_both(tmp_path, image_root, config, held_out="paint", policy={"class_counts": True})
     simulated_balance = dict(load_record(simulated).balance)
     del simulated_balance["class means"]  # never computed at sites
     assert load_record(deployed).balance == simulated_balance
@@ -156,7 +156,7 @@ def test_counts_by_class_leave_a_site_only_if_its_policy_allows_them(tmp_path, i
     capsys.readouterr()
     names = [name for name in DOMAINS if name != "paint"]
     homes = make_sites(tmp_path / "some", image_root, names[:1], policy={"class_counts": True})
-    homes |= {f"other-{place}": home for place, home in make_sites(tmp_path / "others", image_root, names[1:]).items()}
+    homes |= {f"other-{node}": home for node, home in make_sites(tmp_path / "others", image_root, names[1:]).items()}
     assert serve(tmp_path / "server.yaml", in_process(homes), tmp_path / "partly") == 0
     balance = load_record(run_of(tmp_path / "partly")).balance
     assert balance["last round"].keys() == {"held_out/paint", "held_out"}

@@ -1,4 +1,4 @@
-"""What a site writes down of each message: all of it, before it leaves, and such that a changed line shows."""
+"""A site's ledger records every message before it leaves, and reveals changed lines."""
 
 import hashlib
 import math
@@ -24,14 +24,14 @@ def printed(home, capsys):
     return code, capsys.readouterr().out
 
 
-def test_a_run_is_in_the_ledger_message_by_message_and_a_changed_line_shows(tmp_path, image_root, capsys):
+def test_the_ledger_has_every_message_of_a_run_and_reveals_changed_lines(tmp_path, image_root, capsys):
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     usual = in_process(homes)
-    crossed = []
+    messages = []
 
     def recorded(request):
         reply = usual.sites["node-0"](request)
-        crossed.extend((request, reply))
+        messages.extend((request, reply))
         return reply
 
     config = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
@@ -39,10 +39,10 @@ def test_a_run_is_in_the_ledger_message_by_message_and_a_changed_line_shows(tmp_
     home = homes["node-0"]
     Site(home).handle(b"rubbish")
     entries = [entry for _, entry in read_ledger(home)]
-    assert [entry["bytes"] for entry in entries[:-2]] == [len(content) for content in crossed]
+    assert [entry["bytes"] for entry in entries[:-2]] == [len(content) for content in messages]
     assert [entry["way"] for entry in entries] == ["came", "left"] * (len(entries) // 2)
     trained = [entry for entry in entries if entry["kind"] == "trained"]
-    uploads = [reply for reply in map(read_reply, crossed[1::2]) if reply.kind == "trained"]
+    uploads = [reply for reply in map(read_reply, messages[1::2]) if reply.kind == "trained"]
     for entry, upload in zip(trained, uploads, strict=True):
         value = upload.tensors["prompt"]
         digest = hashlib.sha256(value.numpy().tobytes()).hexdigest()
@@ -72,7 +72,7 @@ def test_a_run_is_in_the_ledger_message_by_message_and_a_changed_line_shows(tmp_
     assert printed(home, capsys)[1].endswith("a line was changed or is missing before line 5\n")
 
 
-def test_a_kill_does_not_break_the_chain(tmp_path, image_root, capsys):
+def test_a_killed_process_does_not_break_the_chain(tmp_path, image_root, capsys):
     home = make_site(tmp_path, "ink", image_root / "ink")
     Ledger(home).add("came", "train", CONTENT, {"run": "a\n"})
     with open(home / ledgers.FILE, "a") as file:
@@ -85,7 +85,7 @@ def test_a_kill_does_not_break_the_chain(tmp_path, image_root, capsys):
     assert f"2 received with {2 * len(CONTENT)} bytes, 0 sent with 0 bytes" in text
 
 
-def test_epsilon_adds_up_over_the_uploads_of_a_run_also_in_another_process(tmp_path):
+def test_epsilon_accumulates_over_a_runs_uploads_and_processes(tmp_path):
     for noise in (2.0, 4.0):
         Ledger(tmp_path).add("left", "trained", CONTENT, {"run": "a"}, noise=noise, norm=1.0)
     Ledger(tmp_path).add("left", "trained", CONTENT, {"run": "b"}, noise=1.0, norm=1.0)
@@ -95,10 +95,10 @@ def test_epsilon_adds_up_over_the_uploads_of_a_run_also_in_another_process(tmp_p
     expected = [0.5 + 2 * math.sqrt(0.5) * root, 0.625 + 2 * math.sqrt(0.625) * root, 2 + 2 * math.sqrt(2) * root]
     found = [entry["epsilon"] for _, entry in read_ledger(tmp_path)]
     assert found[:3] == pytest.approx(expected)
-    assert found[3] is None, "what left without noise has no bound"
+    assert found[3] is None, "an upload without noise has no bound"
 
 
-def test_nothing_leaves_without_its_line(tmp_path, image_root, monkeypatch):
+def test_no_reply_leaves_without_a_ledger_entry(tmp_path, image_root, monkeypatch):
     site = Site(make_site(tmp_path, "ink", image_root / "ink"))
     monkeypatch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space left"):

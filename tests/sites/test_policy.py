@@ -1,4 +1,4 @@
-"""A site decides in which runs it takes part, what of them may leave it, and says why not."""
+"""A site decides which runs it joins and which tensors may leave it, and gives its reasons."""
 
 import re
 import time
@@ -30,7 +30,7 @@ from tests.helpers.sites import (
 
 UPLOADS = {"first": {"prompt": ([4, 64], 1024), "visual.a": ([3], 12)}, "second": {"prompt": ([4, 64], 1024)}}
 OWN = {"clip_norm": 0.5, "noise_multiplier": 2.0, "seed": None}
-RULES = {  # what a site writes, what it says of a run that is not so, and what it would allow
+RULES = {  # a violated value, the reason for the refusal, and a satisfied value
     "methods": (["TRIP", "PL*"], "does not allow the method PromptFL; it allows TRIP, PL*", ["Prompt*"]),
     "phases": (["first"], "does not allow the phases second; it allows first", ["first", "second"]),
     "add_ons": ([], "does not allow the add-ons FedProx; it allows none", ["FedProx"]),
@@ -50,19 +50,19 @@ def policy_of(tmp_path, **policy):
     return read_site_config(make_site(tmp_path, "ink", tmp_path, policy=policy)).policy
 
 
-def decided(tmp_path, told, **policy):
-    return decide(policy_of(tmp_path, **policy), tmp_path, Proposal("run", told), lambda: UPLOADS)
+def decide_on(tmp_path, run_description, **policy):
+    return decide(policy_of(tmp_path, **policy), tmp_path, Proposal("run", run_description), lambda: UPLOADS)
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_refuses_in_words_what_it_does_not_allow(name, tmp_path):
+def test_a_rule_explains_each_refusal(name, tmp_path):
     strict, reason, lenient = RULES[name]
-    kind, said = decided(tmp_path, description(), **{name: strict})
+    kind, said = decide_on(tmp_path, description(), **{name: strict})
     assert (kind, said[: len(reason)]) == ("refused", reason)
-    assert decided(tmp_path, description(), **{name: lenient}) == ("", "")
+    assert decide_on(tmp_path, description(), **{name: lenient}) == ("", "")
 
 
-def test_dates_may_stand_in_yaml_as_people_write_them(tmp_path):
+def test_dates_in_yaml_need_no_quotes(tmp_path):
     make_site(tmp_path, "ink", tmp_path)
     with open(tmp_path / "site.yaml", "a") as file:
         file.write("policy: {not_before: 2026-12-01, not_after: 2026-12-24T18:00:00+01:00}\n")
@@ -72,7 +72,7 @@ def test_dates_may_stand_in_yaml_as_people_write_them(tmp_path):
 
 @pytest.mark.parametrize(("limit", "last_hour"), [("2026-06-01T18:00+05:00", 13), ("2026-06-01T18:00", 21)])
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process can be set on Unix only")
-def test_limits_in_time_are_of_their_zone_and_otherwise_of_the_sites(limit, last_hour, tmp_path, monkeypatch):
+def test_times_without_a_zone_are_in_the_sites_zone(limit, last_hour, tmp_path, monkeypatch):
     class Clock(datetime):
         @classmethod
         def now(cls, zone):
@@ -97,33 +97,33 @@ def test_limits_in_time_are_of_their_zone_and_otherwise_of_the_sites(limit, last
     ("noise", "is_enough"),
     [(None, False), (OWN, True), ({**OWN, "noise_multiplier": 1.9}, False), ({**OWN, "seed": 7}, False)],
 )
-def test_a_site_can_insist_on_noise_of_its_own(noise, is_enough, tmp_path):
-    kind, _ = decided(tmp_path, description(noise=noise), min_noise_multiplier=2.0)
+def test_a_site_can_require_noise_from_its_own_randomness(noise, is_enough, tmp_path):
+    kind, _ = decide_on(tmp_path, description(noise=noise), min_noise_multiplier=2.0)
     assert kind == ("" if is_enough else "refused")
 
 
-def test_noise_is_in_all_tensors_and_as_it_was_said(tmp_path):
+def test_noise_must_cover_all_tensors_and_match_the_description(tmp_path):
     run = Proposal("run", description(noise=OWN))
     rules = policy_of(tmp_path, min_noise_multiplier=2.0)
     kind, reason = decide(rules, tmp_path, run, lambda: {"train": {**UPLOADS["first"], "add_on/0/prompt": ([4], 16)}})
     assert (kind, reason) == ("refused", "does not allow the tensor 'add_on/0/prompt', which would leave without noise")
-    told = description(noise=OWN)
+    run_description = description(noise=OWN)
     order = {"round": 1, "noise": OWN}
-    assert request_deviation(told, order) == ""
+    assert request_deviation(run_description, order) == ""
     assert (
-        request_deviation(told, {**order, "round": 2})
+        request_deviation(run_description, {**order, "round": 2})
         == "is asked for round 3, but the run's description allows 2 rounds"
     )
     for noise in (None, {**OWN, "seed": 1}, {**OWN, "clip_norm": 9.0}):
         assert (
-            request_deviation(told, {**order, "noise": noise})
+            request_deviation(run_description, {**order, "noise": noise})
             == "is asked to add noise that differs from the run's description"
         )
     seeded = {**OWN, "seed": 7}
     assert request_deviation(description(noise=seeded), {**order, "noise": {**OWN, "seed": 8}}) == ""
 
 
-def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made_for_it(tmp_path):
+def test_all_violations_are_reported_together_without_building_the_method(tmp_path):
     policy = policy_of(tmp_path, methods=[], max_rounds=1, max_upload_bytes=1)
     kind, reason = decide(policy, tmp_path, Proposal("run", description()), lambda: pytest.fail("made the method"))
     method, rounds = "the method PromptFL; it allows none", "more than 1 rounds; this would be 2"
@@ -132,7 +132,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made_for_it(tmp_path):
 
 @pytest.fixture(params=["ed25519", "ecdsa"])
 def key(request, tmp_path):
-    """The path of a private key, with the public one beside it."""
+    """Write a private key with its public key, and return the path of the private key."""
     pytest.importorskip("cryptography", reason="comes with the extra `flower`")
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -147,23 +147,27 @@ def key(request, tmp_path):
 
 
 @pytest.mark.parametrize("approve", ["always", "listed"])
-def test_a_signature_is_of_one_description_by_one_key(approve, key, tmp_path):
-    told = description()
-    run = Proposal("run", told)
+def test_a_signature_is_valid_for_one_description_and_one_key(approve, key, tmp_path):
+    run_description = description()
+    run = Proposal("run", run_description)
     signature = sign(key, run.content)
     rules = {"signers": ["chief.pub"], "approve": approve}
-    assert decided(tmp_path, {**told, "signature": signature}, **rules) == ("", "")
-    for wrong in (told, {**told, "signature": signature, "rounds": 1}, {**told, "signature": "00"}):
-        assert "signed by one of its signers" in decided(tmp_path, wrong, **rules)[1]
-    # Where signers are asked for in any case, a list does not replace them.
-    kind, _ = decided(tmp_path, told, **rules, runs=[run.digest])
+    assert decide_on(tmp_path, {**run_description, "signature": signature}, **rules) == ("", "")
+    for wrong in (
+        run_description,
+        {**run_description, "signature": signature, "rounds": 1},
+        {**run_description, "signature": "00"},
+    ):
+        assert "signed by one of its signers" in decide_on(tmp_path, wrong, **rules)[1]
+    # If signers are always required, a list of runs does not replace them.
+    kind, _ = decide_on(tmp_path, run_description, **rules, runs=[run.digest])
     assert kind == ("" if approve == "listed" else "refused")
     with pytest.raises(UserError, match="Expected an ed25519 or ECDSA private key"):
         sign(key.with_suffix(".pub"), b"")
 
 
 @pytest.mark.parametrize("key", ["ecdsa"], indirect=True)
-def test_what_deploy_signs_is_what_sites_are_asked(key, tmp_path, image_root, monkeypatch, capsys):
+def test_deploy_signs_the_description_that_sites_check(key, tmp_path, image_root, monkeypatch, capsys):
     monkeypatch.setattr(commands, "find_spec", lambda name: object())
     config = sites_config(tmp_path / "config.yaml", method_config("promptfl", rounds=1), DOMAINS)
     rules = {"signers": [str(key.with_suffix(".pub"))]}
@@ -177,7 +181,7 @@ def test_what_deploy_signs_is_what_sites_are_asked(key, tmp_path, image_root, mo
     assert serve(config, in_process(sites), tmp_path / "signed") == 0
 
 
-def test_the_operator_is_asked_and_the_server_says_that_it_waits(tmp_path, image_root, monkeypatch, capsys):
+def test_the_server_waits_and_reports_while_the_operator_decides(tmp_path, image_root, monkeypatch, capsys):
     config = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1, min_clients=3), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
@@ -217,7 +221,7 @@ def test_the_operator_is_asked_and_the_server_says_that_it_waits(tmp_path, image
         assert "matches 0 runs" in capsys.readouterr().err
 
 
-def test_what_is_said_to_leave_is_what_leaves(tmp_path, image_root):
+def test_announced_tensors_are_the_tensors_that_leave(tmp_path, image_root):
     config = method_config("plan", rounds=1, steps=2)
     config["trainer"]["local"]["add_ons"] = [{"class_path": "Scaffold"}]
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS, policy={"tensors": ["*"]})
@@ -233,11 +237,11 @@ def test_what_is_said_to_leave_is_what_leaves(tmp_path, image_root):
     assert [any("add_on/" in name for name in each) for each in left] == [False, True]
 
 
-def test_what_has_left_is_counted_also_where_a_round_is_asked_for_again_or_by_another_process(tmp_path, image_root):
+def test_repeated_rounds_and_restarts_count_towards_the_limits(tmp_path, image_root):
     config = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     ink = Site(make_site(homes["node-0"], "ink", image_root / "ink", policy={"max_rounds": 2}))
-    # The tensors of two rounds would fit, and their headers do not.
+    # The tensors of two rounds would fit, but not together with their headers.
     home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"max_run_bytes": 8192})
     transport = in_process(homes)
     twice = []
@@ -271,13 +275,13 @@ def test_what_has_left_is_counted_also_where_a_round_is_asked_for_again_or_by_an
 
 
 def reply_to(site, request, **changed):
-    """A site's reply to a request of a true run, changed in some values."""
+    """Send a site a request from a real run with some changed values, and return its reply."""
     return read_reply(site.handle(Message(request.kind, {**request.values, **changed}, request.tensors).to_bytes()))
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory, image_root):
-    """The first request of each kind and phase to one site, in a round of a method with two phases."""
+    """Record the first request of each kind and phase to one site, in a round of a method with two phases."""
     folder = tmp_path_factory.mktemp("plan")
     config = sites_config(folder / "server.yaml", method_config("plan", rounds=1, steps=1), DOMAINS)
     recorded = in_process(make_sites(folder / "sites", image_root, DOMAINS))
@@ -289,13 +293,13 @@ def plan(tmp_path_factory, image_root):
 
 @pytest.fixture
 def limited(tmp_path, image_root):
-    """The home of a site that takes part in one round of an approved run."""
+    """Make a site that joins only one round of an approved run."""
     rules = {"max_rounds": 1, "approve": "ask", "not_after": "2999-01-01"}
     return make_site(tmp_path / "limited", "ink", image_root / "ink", policy=rules)
 
 
 def prepared(home, requests):
-    """A site that has approved a run and is prepared for it."""
+    """Start a site, approve the run, and prepare the site for it."""
     site = Site(home)
     reply_to(site, requests["prepare", 0])
     (asked,) = (home / "approvals").glob("*.json")
@@ -304,19 +308,19 @@ def prepared(home, requests):
     return site
 
 
-def test_rounds_and_evaluations_of_a_run_are_limited_each_phase_by_itself(limited, plan):
+def test_rounds_are_limited_per_phase_and_evaluations_per_run(limited, plan):
     site = prepared(limited, plan)
     trained = [reply_to(site, plan["train", phase], personal="").kind for phase in (0, 1, 1, 0)]
     assert trained == ["trained", "trained", "failed", "failed"]
     measured = [reply_to(site, plan["evaluate", 0]).kind for _ in range(3)]
     assert measured == ["evaluated"] * 3
-    # Neither a restart nor what is measured changes the count, which is in the ledger.
+    # The ledger keeps the count, so neither a restart nor an evaluation resets it.
     for other in (site, prepared(limited, plan)):
         found = reply_to(other, plan["evaluate", 0])
         assert found.values["reason"] == "does not allow more than 3 evaluations in a run; this would be 4"
 
 
-def test_a_run_that_the_operator_refuses_later_is_neither_trained_nor_measured(limited, plan):
+def test_a_run_refused_later_is_neither_trained_nor_evaluated(limited, plan):
     site = prepared(limited, plan)
     assert main(["site", "refuse", str(limited), next((limited / "approvals").glob("*.json")).stem]) == 0
     for kind in ("train", "evaluate"):
@@ -324,7 +328,7 @@ def test_a_run_that_the_operator_refuses_later_is_neither_trained_nor_measured(l
         assert found.values["reason"] == "does not allow the run, which its operator has refused"
 
 
-def test_no_line_of_what_the_operator_reads_is_the_servers(limited, plan, capsys):
+def test_the_server_cannot_add_lines_to_the_text_for_the_operator(limited, plan, capsys):
     values = {name: plan["prepare", 0].values[name] for name in description()}
     reply = read_reply(Site(limited).handle(Message("describe", {"run": "a, digest 77", **values}).to_bytes()))
     assert reply.kind == "waiting"

@@ -1,4 +1,4 @@
-"""Who is who, and what is refused before anything is trained."""
+"""Matching of nodes to sites, and checks of sites before training."""
 
 import os
 
@@ -25,7 +25,7 @@ def registry(transport, known=None, **options):
 
 
 def changed(handle, **values):
-    """A handler whose description has other values."""
+    """Make a handler that changes values of the site's description."""
 
     def described(request):
         reply = read_reply(handle(request))
@@ -39,7 +39,7 @@ def sites(tmp_path, image_root):
     return in_process(make_sites(tmp_path, image_root, ["photo", "ink", "paint"]))
 
 
-def test_ids_follow_from_the_list_and_not_from_arrival(sites, caplog):
+def test_ids_follow_the_list_and_not_the_order_of_arrival(sites, caplog):
     found = registry(sites)
     found.gather(3)
     assert [(client.id, client.domain, client.name) for client in found.data.clients] == [
@@ -52,14 +52,14 @@ def test_ids_follow_from_the_list_and_not_from_arrival(sites, caplog):
     assert "of all training images" not in caplog.text
 
 
-def test_classes_that_only_one_side_has_are_named(sites):
+def test_classes_missing_on_one_side_are_named(sites):
     with pytest.raises(UserError, match=r"has classes that data\.class_names does not list: 'star'") as caught:
         registry(sites, classes=["circle", "square", "moon"]).gather(3)
     assert "has no image of 'moon'" in str(caught.value)
     assert "Nothing was trained" in str(caught.value)
 
 
-def test_a_class_may_be_missing_if_that_is_said(tmp_path, image_root, sites):
+def test_a_class_may_be_missing_if_the_option_allows_it(tmp_path, image_root, sites):
     root = tmp_path / "half"
     (root / "star").mkdir(parents=True)
     for index in range(3):
@@ -72,13 +72,13 @@ def test_a_class_may_be_missing_if_that_is_said(tmp_path, image_root, sites):
     assert found.data.clients[0].num_examples == 2
 
 
-def test_a_name_may_be_there_once(sites, tmp_path, image_root):
+def test_a_site_may_be_connected_only_once(sites, tmp_path, image_root):
     sites.sites["node-9"] = Site(make_site(tmp_path / "again", "ink", image_root / "ink")).handle
     with pytest.raises(UserError, match="'ink' is connected twice, as nodes node-1 and node-9"):
         registry(sites, sites=[*DOMAINS, "other"]).gather(3)
 
 
-def test_who_takes_the_name_of_another_stops_nobody(sites, tmp_path, image_root, caplog):
+def test_a_node_with_another_sites_name_blocks_no_site(sites, tmp_path, image_root, caplog):
     sites.sites = {"liar": Site(make_site(tmp_path / "liar", "ink", image_root / "ink")).handle, **sites.sites}
     found = registry(sites, nodes={"ink": "node-1"})
     found.gather(3)
@@ -92,7 +92,7 @@ def test_who_takes_the_name_of_another_stops_nobody(sites, tmp_path, image_root,
     assert "'paint', but data.sites does not list it" in caplog.text
 
 
-def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
+def test_a_site_may_move_to_another_node_once_the_old_node_is_gone(sites, caplog):
     found = registry(sites)
     found.gather(3)
     sites.sites["new place"] = sites.sites["node-1"]
@@ -104,7 +104,7 @@ def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
     assert found.nodes["ink"] == "new place"
 
 
-def test_versions_and_training_images_of_a_site(sites, caplog):
+def test_versions_and_numbers_of_training_images_are_checked(sites, caplog):
     usual = sites.sites["node-1"]
     versions = read_reply(usual(Message("describe", {"run": "", **description()}).to_bytes())).values["versions"]
     for values, message in (
@@ -121,7 +121,7 @@ def test_versions_and_training_images_of_a_site(sites, caplog):
     assert "The site 'ink' reports 100.0 % of all training images" in caplog.text
 
 
-def test_images_that_changed_since_the_run_began_are_refused(sites):
+def test_images_that_changed_during_a_run_are_rejected(sites):
     known = data()
     registry(sites, known).gather(3)
     registry(sites, known).gather(3)
@@ -130,7 +130,7 @@ def test_images_that_changed_since_the_run_began_are_refused(sites):
         registry(sites, known).gather(3)
 
 
-def test_who_lets_the_server_wait_for_nothing_is_not_asked_at_every_look(sites, monkeypatch):
+def test_a_site_that_times_out_is_polled_less_often(sites, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
     asked = []
@@ -158,7 +158,7 @@ def test_who_lets_the_server_wait_for_nothing_is_not_asked_at_every_look(sites, 
 
 
 def failing(handle, asked):
-    """A handler that can't describe its site, and counts how often it is asked."""
+    """Make a handler that cannot describe its site, and that records the kinds of its requests."""
 
     def fails(request):
         asked.append(read_request(request).kind)
@@ -167,7 +167,7 @@ def failing(handle, asked):
     return fails
 
 
-def test_a_problem_in_a_run_is_reported_once_and_the_site_takes_part_once_it_is_repaired(sites, caplog, monkeypatch):
+def test_a_problem_is_reported_once_and_a_repaired_site_joins(sites, caplog, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
     asked = []
@@ -192,17 +192,17 @@ def test_a_problem_in_a_run_is_reported_once_and_the_site_takes_part_once_it_is_
     assert found.problems == {}
 
 
-def test_a_site_that_can_not_take_part_does_not_keep_the_server_from_waiting_for_others(sites, monkeypatch):
+def test_the_server_waits_for_others_if_a_site_cannot_join(sites, monkeypatch):
     usual = sites.sites["node-1"]
-    away = sites.sites["node-2"]
+    absent = sites.sites["node-2"]
     found = registry(sites)
     found.gather(3)
     sites.sites = {"node-0": sites.sites["node-0"], "other": failing(usual, [])}
-    monkeypatch.setattr("fedvlp.sites.registry.time.sleep", lambda seconds: sites.sites.update({"node-2": away}))
+    monkeypatch.setattr("fedvlp.sites.registry.time.sleep", lambda seconds: sites.sites.update({"node-2": absent}))
     found.regather(2)
     assert found.nodes.keys() == {"photo", "paint"}
     found.regather(3)
-    assert found.nodes.keys() == {"photo", "paint"}, "the third can't take part"
+    assert found.nodes.keys() == {"photo", "paint"}, "the third site cannot join"
 
 
 def test_a_node_without_a_name_is_reported_once(sites, caplog):
@@ -224,16 +224,16 @@ def test_a_node_without_a_name_is_reported_once(sites, caplog):
     assert caplog.text.count("The site 'ink' (node-1) did not answer") == 1
 
 
-def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said(sites, tmp_path, monkeypatch, capsys):
-    away = {place: sites.sites.pop(place) for place in ("node-1", "node-2")}
+def test_the_server_waits_forever_for_enough_sites_and_briefly_for_more(sites, tmp_path, monkeypatch, capsys):
+    absent = {place: sites.sites.pop(place) for place in ("node-1", "node-2")}
     found = registry(sites)
     found.waiting = tmp_path / "runs" / WAITING
-    said = []
+    exit_codes = []
 
     def sleep(seconds):
-        said.append(main(["status", str(tmp_path / "runs")]))
-        if len(said) == 3:
-            sites.sites["node-2"] = away["node-2"]
+        exit_codes.append(main(["status", str(tmp_path / "runs")]))
+        if len(exit_codes) == 3:
+            sites.sites["node-2"] = absent["node-2"]
         now[0] += 0.04
 
     now = [0.0]
@@ -241,7 +241,9 @@ def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said
     monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
     found.gather(2)
     assert found.missing() == ["ink"]
-    assert said == [0] * 5, "three looks for enough, whatever arrival_seconds is, and two for the last one"
+    assert exit_codes == [0] * 5, (
+        "three checks for enough sites regardless of arrival_seconds, and two for the last site"
+    )
     lines = capsys.readouterr().out.splitlines()
     first, then = (
         "for 'ink', 'paint': 1 of 3 sites are connected; 2 are needed",
@@ -251,8 +253,8 @@ def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said
         f"waiting {first}",
         f"waiting {then} without them in 0 s",
     ]
-    assert f"waiting    {first}" in lines, "that is what the command says"
-    assert not found.waiting.exists(), "it waits no longer"
+    assert f"waiting    {first}" in lines, "not printed by the command"
+    assert not found.waiting.exists(), "the file still exists"
     found.waiting.write_text(first)
     os.utime(found.waiting, (0, 0))
-    assert main(["status", str(tmp_path / "runs")]) == 1, "a server that was killed waits no longer"
+    assert main(["status", str(tmp_path / "runs")]) == 1, "a killed server counts as waiting"

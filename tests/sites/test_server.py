@@ -1,4 +1,4 @@
-"""What the server refuses before it asks anybody, and what it leaves."""
+"""Configs that the server rejects before contacting any site, and the files that it writes."""
 
 import json
 
@@ -15,7 +15,7 @@ def refused(path, tmp_path, capsys):
     return capsys.readouterr().err
 
 
-def test_what_is_wrong_in_a_config_is_said(tmp_path, image_root, capsys):
+def test_errors_in_a_config_are_explained(tmp_path, image_root, capsys):
     config = method_config("promptfl")
     path = write_config(tmp_path / "c.yaml", config, "fedvlp.DomainFolders", root=str(image_root), cache_dir=None)
     assert "Expected data of fedvlp.sites.data.SitesData" in refused(path, tmp_path, capsys)
@@ -26,7 +26,7 @@ def test_what_is_wrong_in_a_config_is_said(tmp_path, image_root, capsys):
     assert "sites" in refused(path, tmp_path, capsys)
 
 
-def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_root):
+def test_the_run_folders_config_repeats_the_run(tmp_path, image_root):
     path = sites_config(tmp_path / "c.yaml", method_config("promptfl", rounds=1), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     assert serve(path, in_process(homes), tmp_path / "one") == 0
@@ -35,7 +35,7 @@ def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_
     assert (run_of(tmp_path / "two") / "prompts.safetensors").read_bytes() == one
 
 
-def test_facts_of_sites_are_read_back(tmp_path):
+def test_facts_of_sites_are_restored(tmp_path):
     with pytest.raises(UserError, match=r"is not a run of sites: it has no sites\.json"):
         read_sites_file(tmp_path)
     facts = {"classes": ["x"], "counts": {"train": 3}, "images": "i", "split": "s", "versions": {"fedvlp": "1"}}

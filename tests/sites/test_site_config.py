@@ -1,4 +1,4 @@
-"""What a site decides for itself."""
+"""The options of a site."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_paths_are_relative_to_the_home(tmp_path):
         ("name: a\nroot: b\non_bad_image: ignore", "on_bad_image: Input should be 'error' or 'skip', found 'ignore'"),
     ],
 )
-def test_a_wrong_option_is_named_in_one_line(tmp_path, text, message):
+def test_a_wrong_option_is_one_clear_line(tmp_path, text, message):
     (tmp_path / "site.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
         read_site_config(tmp_path)

@@ -1,4 +1,4 @@
-"""Messages are what they were, or refused: nothing that a stranger sends does more."""
+"""Messages arrive unchanged or are rejected, whatever a foreign sender puts into them."""
 
 import random
 
@@ -34,7 +34,7 @@ def message():
     return Message("trained", TRAINED, TENSORS).to_bytes()
 
 
-def test_a_message_comes_out_as_it_went_in_bit_for_bit():
+def test_a_message_is_restored_bit_for_bit():
     found = read_reply(message())
     assert (found.kind, found.values) == ("trained", TRAINED)
     assert found.tensors.keys() == TENSORS.keys()
@@ -51,26 +51,26 @@ def test_tensors_that_share_memory_are_sent_as_copies():
     assert found.tensors["b"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("place", ["start", "anywhere"])
-def test_any_damage_is_refused_or_leaves_a_message_of_the_schema(place):
+@pytest.mark.parametrize("region", ["start", "anywhere"])
+def test_a_damaged_message_is_rejected_or_still_valid(region):
     draws = random.Random(4)
     whole = message()
-    refused = 0
+    rejected = 0
     for _ in range(1500):
         damaged = bytearray(whole)
         for _ in range(draws.choice([1, 2, 9])):
-            most = 40 if place == "start" else len(whole)
+            most = 40 if region == "start" else len(whole)
             damaged[draws.randrange(most)] = draws.randrange(256)
         try:
             found = read_reply(bytes(damaged))
         except WireError:
-            refused += 1
+            rejected += 1
             continue
         assert found.values.keys() == REPLIES[found.kind].model_fields.keys()
-    assert refused > 700
+    assert rejected > 700
 
 
-def test_what_is_no_message_is_refused():
+def test_invalid_bytes_are_rejected():
     cut = [message()[:count] for count in (0, 1, 7, 8, 9, 60, -1, -9)]
     others = [message() + b"x", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"]
     for content in (*cut, *others):
@@ -98,7 +98,7 @@ def test_what_is_no_message_is_refused():
         ("optimizer", ".hidden"),
     ],
 )
-def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(field, value):
+def test_an_invalid_value_is_rejected_without_being_shown(field, value):
     with pytest.raises(WireError, match=f"^sent a wrong {field}: ") as caught:
         read_reply(Message("trained", {**TRAINED, field: value}, {}).to_bytes())
     assert "passwd" not in str(caught.value)
@@ -120,7 +120,7 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(f
         ("noise", {**NOISE, "more": 1}),
     ],
 )
-def test_a_request_is_no_larger_than_any_federation_needs_and_in_one_line(field, value):
+def test_too_large_or_unprintable_requests_are_rejected(field, value):
     with pytest.raises(WireError, match=f"sent a wrong {field}: ") as caught:
         read_request(Message("describe", {"run": "run", **description(), field: value}).to_bytes())
     assert str(caught.value).isprintable()
@@ -141,12 +141,12 @@ def test_noise_of_any_useful_size_is_accepted():
         ("evaluated", {"correct": {}, "count": {}, "by_class": {"ink": [[1, 2]]}}, "by_class"),
     ],
 )
-def test_a_site_can_not_add_lines_or_columns_to_what_the_server_shows(kind, values, field):
+def test_a_site_cannot_add_lines_or_columns_to_the_servers_output(kind, values, field):
     with pytest.raises(WireError, match=f"sent a wrong {field}: "):
         read_reply(Message(kind, values).to_bytes())
 
 
-def test_a_missing_and_an_unknown_field_are_refused():
+def test_missing_and_unknown_fields_are_rejected():
     missing = {name: value for name, value in TRAINED.items() if name != "finite"}
     with pytest.raises(WireError, match="sent no finite"):
         read_reply(Message("trained", missing).to_bytes())
@@ -154,7 +154,7 @@ def test_a_missing_and_an_unknown_field_are_refused():
         read_reply(Message("trained", {**TRAINED, "more": 1}).to_bytes())
     with pytest.raises(WireError, match="can't be decoded"):
         read_reply(Message("trained", {**TRAINED, **dict.fromkeys(map(str, range(100)))}).to_bytes())
-    # Requests and replies are not taken for each other.
+    # A request is no reply, and a reply is no request.
     for read, content in ((read_request, message()), (read_reply, Message("leave", {"run": "a"}).to_bytes())):
         with pytest.raises(WireError, match="unknown kind"):
             read(content)

@@ -1,4 +1,4 @@
-"""One site answers whatever it is asked, and tells nothing of its images and files."""
+"""A site answers every request without revealing anything about its images and files."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def site(tmp_path, image_root):
 
 @pytest.fixture(scope="module")
 def traffic(tmp_path_factory):
-    """All that crosses in a run of sites whose folders have names that would be seen."""
+    """Record all messages of a run of sites with recognisable folder and file names."""
     folder = tmp_path_factory.mktemp("traffic")
     for domain, name in enumerate(DOMAINS):
         for label, class_name in enumerate(CLASSES):
@@ -47,7 +47,7 @@ def traffic(tmp_path_factory):
     return recorded
 
 
-def test_nothing_leaves_a_site_but_what_the_phase_uploads_and_the_policy_allows(traffic):
+def test_only_uploads_of_the_phase_that_the_policy_allows_leave_a_site(traffic):
     for reply in traffic.replies:
         assert not [name for name in (b"PATIENT", b"SECRET", b".png") if name in reply]
     replies = list(map(read_reply, traffic.replies))
@@ -59,7 +59,7 @@ def test_nothing_leaves_a_site_but_what_the_phase_uploads_and_the_policy_allows(
     assert not [name for name in names if name.startswith("pool.own")]
 
 
-def test_an_image_that_can_not_be_read_is_named_in_the_log_alone(tmp_path, caplog):
+def test_an_unreadable_image_is_named_only_in_the_sites_log(tmp_path, caplog):
     for class_name in CLASSES:
         (tmp_path / "images" / class_name).mkdir(parents=True)
         (tmp_path / "images" / class_name / "PATIENT.png").write_bytes(b"no image")
@@ -69,24 +69,24 @@ def test_an_image_that_can_not_be_read_is_named_in_the_log_alone(tmp_path, caplo
     assert "PATIENT.png" in caplog.text
 
 
-def test_a_site_says_what_it_has_and_does_not_have(site):
+def test_a_site_describes_its_classes_and_rejects_unknown_options(site):
     data = {"classes": [*CLASSES, "moon"], "validation_fraction": 0.5}
     found = asked(site, "describe", run="", **description(data=data))
     assert (found.values["name"], found.values["classes"]) == ("ink", CLASSES)
     assert found.values["counts"] == {"train": 6, "validation": 6}
-    # Names of class folders are compared letter by letter.
+    # Names of class folders are case-sensitive.
     found = reason(site, "describe", run="", **description(data={"classes": ["CIRCLE", "SQUARE"]}))
     assert found.startswith("has none of the classes in data.class_names; its folders are 'circle', ")
     found = reason(site, "describe", run="", **description(data={"classes": CLASSES, "root": "/", "cache_dir": "/"}))
     assert found.startswith("does not support the data options cache_dir, root")
 
 
-def test_what_is_no_request_gets_a_reply_that_says_so(site):
+def test_an_invalid_request_gets_a_failure_reply(site):
     for content in (b"", b"rubbish", Message("left").to_bytes()):
         assert read_reply(site.handle(content)).kind == "failed"
 
 
-def test_a_site_that_is_not_prepared_says_so(site):
+def test_an_unprepared_site_replies_unprepared(site):
     order = {"run": "run", "client": 0, "domain": 0, "personal": ""}
     assert asked(site, "evaluate", baseline=False, **order).kind == "unprepared"
     more = {"round": 0, "phase": 0, "seed": 1, "factor": 1.0, "share": 1.0, "noise": None, "weighting": None}
@@ -97,33 +97,33 @@ def test_a_site_that_is_not_prepared_says_so(site):
 
 
 class TestPrepared:
-    """With a request of a true run, changed in one thing."""
+    """Requests of a real run, each with one change."""
 
     @pytest.fixture
     def request_of(self, traffic):
         messages = [read_request(request) for request in traffic.requests]
 
-        def first(kind, of_phase=0, /, **values):
+        def first(kind, phase=0, /, **values):
             asked = [message for message in messages if message.kind == kind]
             found = next(
                 message
                 for message in asked
-                if message.values.get("client") in (0, None) and message.values.get("phase", of_phase) == of_phase
+                if message.values.get("client") in (0, None) and message.values.get("phase", phase) == phase
             )
             return Message(kind, {**found.values, **values}, found.tensors).to_bytes()
 
         return first
 
-    def test_it_trains_the_same_again(self, site, request_of, traffic):
+    def test_a_repeated_request_trains_to_the_same_result(self, site, request_of, traffic):
         assert read_reply(site.handle(request_of("prepare"))).kind == "prepared"
         one = site.handle(request_of("train"))
         assert read_reply(one).kind == "trained"
         again = read_reply(site.handle(request_of("train")))
         first = read_reply(one)
         assert all(torch.equal(again.tensors[name], first.tensors[name]) for name in first.tensors)
-        assert again.values["personal"] != first.values["personal"], "a file is never changed"
+        assert again.values["personal"] != first.values["personal"], "a stored file was replaced"
         site.handle(request_of("leave"))
-        assert site.worker is None, "after the run the method is gone"
+        assert site.worker is None, "the method stays after the run"
 
     @pytest.mark.parametrize(
         ("model", "reason"),
@@ -135,7 +135,7 @@ class TestPrepared:
             (promptfl("local-dir:/srv"), "add local-dir:/srv to allow"),
         ],
     )
-    def test_a_config_that_is_not_trusted_is_refused(self, model, reason, site, request_of, caplog):
+    def test_an_untrusted_config_is_rejected(self, model, reason, site, request_of, caplog):
         found = read_reply(site.handle(request_of("prepare", model=model)))
         assert found.values["reason"].startswith("does not allow ")
         assert reason in caplog.text
@@ -154,22 +154,22 @@ class TestPrepared:
             ("prepare", {"run": "../elsewhere"}, "sent a wrong run: Input should be the plain name of a file"),
         ],
     )
-    def test_requests_that_do_not_fit(self, site, request_of, kind, values, text):
+    def test_mismatching_requests_are_rejected(self, site, request_of, kind, values, text):
         site.handle(request_of("prepare"))
         assert read_reply(site.handle(request_of(kind, **values))).values["reason"] == text
 
-    def test_another_run_or_place_needs_another_preparation(self, site, request_of):
+    def test_another_run_or_client_needs_another_preparation(self, site, request_of):
         site.handle(request_of("prepare"))
         for values in ({"run": "another"}, {"client": 1}, {"domain": 2}):
             assert read_reply(site.handle(request_of("train", **values))).kind == "unprepared"
 
-    def test_a_download_that_does_not_fit_is_refused_without_its_names(self, site, request_of):
+    def test_a_mismatching_download_is_rejected_without_its_names(self, site, request_of):
         site.handle(request_of("prepare"))
         message = read_request(request_of("train"))
         other = Message("train", message.values, {"elsewhere": torch.zeros(1)}).to_bytes()
         assert read_reply(site.handle(other)).values["reason"] == "raised UserError"
 
-    def test_noise_of_the_system_is_in_what_is_sent(self, site, request_of):
+    def test_uploads_contain_noise_from_the_operating_system(self, site, request_of):
         def sent(noise, factor):
             site.handle(request_of("prepare", noise=noise))
             return read_reply(site.handle(request_of("train", 1, personal="", noise=noise, factor=factor))).tensors
@@ -179,7 +179,7 @@ class TestPrepared:
         assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
         assert (one[name] - other[name]).std() > 1
 
-    def test_a_server_that_sends_no_tensors_does_not_measure_what_the_site_trained(self, site, request_of):
+    def test_an_evaluation_without_tensors_does_not_use_the_trained_state(self, site, request_of):
         site.handle(request_of("prepare"))
         assert read_reply(site.handle(request_of("train", 1, personal=""))).kind == "trained"
         values = {**read_request(request_of("evaluate")).values, "baseline": False}
@@ -188,12 +188,12 @@ class TestPrepared:
         assert trained
         assert not any(value.any() for value in trained.values())
 
-    def test_a_tensor_that_the_server_did_not_send_gets_no_noise_and_does_not_leave(self, site, request_of):
+    def test_a_tensor_that_cannot_get_noise_does_not_leave(self, site, request_of):
         site.handle(request_of("prepare", noise=NOISE))
         reply = read_reply(site.handle(request_of("train", noise=NOISE)))
         assert reply.values["reason"].startswith("can't add the run's noise to 'pool.clients.text'")
 
-    def test_no_tensor_of_an_add_on_leaves_where_noise_is_to_be_in_all(self, tmp_path, site, image_root):
+    def test_tensors_of_add_ons_do_not_leave_if_noise_is_required(self, tmp_path, site, image_root):
         config = method_config("promptfl", rounds=1, add_ons={"class_path": "Scaffold"})
         server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
         recorded = in_process(make_sites(tmp_path / "sites", image_root, DOMAINS))
@@ -207,7 +207,7 @@ class TestPrepared:
         assert not reply.tensors
 
 
-def test_files_of_long_past_rounds_go(tmp_path, monkeypatch, image_root):
+def test_files_of_old_rounds_are_deleted(tmp_path, monkeypatch, image_root):
     monkeypatch.setattr("fedvlp.sites.worker.MAX_FILES", 2)
     config = method_config("single_domain", rounds=4, steps=1, evaluate_every=4)
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)

@@ -1,4 +1,4 @@
-"""The ServerApp and the ClientApp pass bytes on, and say why there are none."""
+"""The ServerApp and the ClientApp forward bytes, and explain missing replies."""
 
 import subprocess
 import sys
@@ -23,13 +23,13 @@ ODD = bytes(range(256)) + b"\0\0"
 
 
 class LoopbackGrid(Grid):
-    """A grid whose nodes answer when they are asked for replies, the last first.
+    """A grid with nodes that answer when the server pulls replies, in reverse order.
 
     Args:
-        handler: a ClientApp.
-        homes: the ``home`` of each node by its id; None for a node that was started without one.
-        unknown: nodes that the grid refuses to send to.
-        silent: nodes that never reply.
+        handler: A ClientApp.
+        homes: The ``home`` of each node by its id; None for a node started without it.
+        unknown: Nodes that the grid cannot reach.
+        silent: Nodes that never reply.
     """
 
     def __init__(self, handler, homes, unknown=(), silent=()):
@@ -59,7 +59,7 @@ class LoopbackGrid(Grid):
         return [self._reply(each) for each in reversed(asked) if each.metadata.dst_node_id not in self.silent]
 
     def _reply(self, message):
-        """Answers as Flower's process of a ClientApp does, also where the app raises."""
+        """Answer like Flower's ClientApp process, which turns exceptions into error messages."""
         try:
             return self.handler(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:
@@ -73,14 +73,14 @@ class LoopbackGrid(Grid):
 
 @pytest.fixture(autouse=True)
 def process(monkeypatch):
-    """Lets messages be made outside Flower's own processes, which set three private attributes when they start."""
+    """Allow messages outside Flower's processes, which set three private attributes when they start."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the sites were asked; they answer with their name and the request, backwards."""
+    """Record the requests to sites, which answer with their name and the reversed request."""
     seen = []
 
     def ask(home: Path, request: bytes) -> bytes:
@@ -97,7 +97,7 @@ def transport(homes, **options):
     return GridTransport(LoopbackGrid(client_app.app, homes, **options), pause=0.001)
 
 
-def test_bytes_go_there_and_back(asked):
+def test_bytes_arrive_unchanged_in_both_directions(asked):
     made = transport({7: "/site/a", 9: "/site/b"})
     assert isinstance(made, Transport)
     assert made.names() == ["7", "9"]
@@ -106,7 +106,7 @@ def test_bytes_go_there_and_back(asked):
     assert sorted(asked) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
 
 
-def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
+def test_a_sites_home_may_be_relative_to_the_user_but_not_missing(asked, monkeypatch):
     monkeypatch.setenv("HOME", "/nowhere")
     replies = dict(transport({7: "~/a", 8: None, 9: ""}).exchange({"7": b"x", "8": b"x", "9": b"x"}, timeout=5))
     assert replies["7"] == b"ax"
@@ -115,7 +115,7 @@ def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
         assert "does not name the site's home" in str(replies[name])
 
 
-def test_who_raises_is_unknown_or_late_keeps_nobody_from_answering(asked):
+def test_failing_unknown_and_late_sites_do_not_block_others(asked):
     made = transport({6: "/f", 7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
     replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}, timeout=0.05))
     assert replies["7"] == b"a3"
@@ -133,7 +133,7 @@ def test_who_raises_is_unknown_or_late_keeps_nobody_from_answering(asked):
         RecordDict({"fedvlp": ConfigRecord({"bytes": "x"})}),
     ],
 )
-def test_a_message_of_others_is_no_reply(content, asked):
+def test_a_foreign_message_is_an_invalid_reply(content, asked):
     with pytest.raises(UserError, match="same version of fedvlp"):
         unpack(content)
     grid = LoopbackGrid(lambda message, context: Message(content, reply_to=message), {7: "/a"})
@@ -143,11 +143,11 @@ def test_a_message_of_others_is_no_reply(content, asked):
 
 
 def run_server(monkeypatch, tmp_path, code, **config):
-    """What the ServerApp has called `serve` with."""
+    """Run the ServerApp, and return the run folder and checkpoint that it passed to `serve`."""
     calls = []
 
-    def serve(*given):
-        calls.append(given)
+    def serve(*arguments):
+        calls.append(arguments)
         return code
 
     monkeypatch.setattr(server_app, "serve", serve)
@@ -161,16 +161,16 @@ def run_server(monkeypatch, tmp_path, code, **config):
     return run_dir, checkpoint
 
 
-def test_the_server_app_serves(monkeypatch, tmp_path):
+def test_the_server_app_passes_its_settings_and_reports_failure(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/nowhere")
     assert run_server(monkeypatch, tmp_path, 0) == (Path("runs"), None)
-    given = {"run-dir": "~/kept", "ckpt-path": "last"}
-    assert run_server(monkeypatch, tmp_path, 0, **given) == (Path("/nowhere/kept"), "last")
+    settings = {"run-dir": "~/kept", "ckpt-path": "last"}
+    assert run_server(monkeypatch, tmp_path, 0, **settings) == (Path("/nowhere/kept"), "last")
     with pytest.raises(UserError, match="exit code 3"):
         run_server(monkeypatch, tmp_path, 3)
 
 
-def test_the_client_app_imports_nothing_that_is_slow():
+def test_the_client_app_imports_no_slow_package():
     slow = "{'torch', 'lightning', 'open_clip', 'wandb'}"
     heavy = f"import sys, fedvlp.sites.flower.client_app; print({slow} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", heavy], env=environment(), capture_output=True, text=True, check=False)

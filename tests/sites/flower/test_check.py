@@ -1,4 +1,4 @@
-"""``fedvlp deploy check`` names what is wrong, before a server that refuses as a SuperLink or a proxy does."""
+"""``fedvlp deploy check`` names each problem, against a server that rejects like a SuperLink or a proxy."""
 
 import re
 import socket
@@ -18,11 +18,11 @@ from fedvlp.commands.cli import main
 from fedvlp.sites.flower import check
 
 AT_SITE = ["versions", "authority", "home", "key", "port", "TLS", "SuperLink"]
-KNOWN, UNKNOWN = 400, 412  # as Flower 1.41 refuses a heartbeat, and a key
+KNOWN, UNKNOWN = 400, 412  # Flower 1.41's answers to a heartbeat, and to an unknown key
 
 
 class Refusal(BaseHTTPRequestHandler):
-    """Answers with the server's status and time."""
+    """Answer with the server's status and time."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
@@ -34,12 +34,12 @@ class Refusal(BaseHTTPRequestHandler):
         return super().date_time_string(time.time() + self.server.ahead)
 
     def log_message(self, *words):
-        """Prints nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
 def link(tmp_path, monkeypatch):
-    """A server, and what a site needs of it in ``folder``."""
+    """Start a server, with a site's files in its ``folder``."""
     monkeypatch.setattr(credentials, "DAYS", 60)
     made = credentials.make_certificates(tmp_path)
     credentials.make_node_key(tmp_path / "site.key")
@@ -50,7 +50,7 @@ def link(tmp_path, monkeypatch):
     with HTTPServer(("", 0), Refusal) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         server.status, server.ahead, server.folder = KNOWN, 0, tmp_path
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # so that it ends soon
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # poll often, to stop quickly
         thread.start()
         yield server
         server.shutdown()
@@ -58,7 +58,7 @@ def link(tmp_path, monkeypatch):
 
 
 def checked(link, capsys, end="site", **changed):
-    """Returns the exit code, and what is said of each check by its name."""
+    """Run the checks, and return the exit code and the result of each check by name."""
     folder = link.folder
     options = {"site": folder, "key": folder / "site.key"}
     if end == "server":
@@ -68,17 +68,17 @@ def checked(link, capsys, end="site", **changed):
     return code, dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
 
 
-def test_all_is_right_at_both_ends(link, capsys):
-    link.ahead = 200  # a site may be late by as much
-    code, said = checked(link, capsys)
+def test_all_checks_pass_at_site_and_server(link, capsys):
+    link.ahead = 200  # within the accepted clock difference
+    code, results = checked(link, capsys)
     assert code == 0
-    assert list(said) == AT_SITE
-    assert "'north' with classes benign" in said["home"]
-    assert re.match(r"ok +answers, knows the key, and this clock is -(19|20)\d s", said["SuperLink"])
+    assert list(results) == AT_SITE
+    assert "'north' with classes benign" in results["home"]
+    assert re.match(r"ok +answers, knows the key, and this clock is -(19|20)\d s", results["SuperLink"])
     link.status = UNKNOWN
-    code, said = checked(link, capsys, "server")
+    code, results = checked(link, capsys, "server")
     assert code == 0
-    assert "refuses new keys" in said["SuperLink"]
+    assert "refuses new keys" in results["SuperLink"]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_all_is_right_at_both_ends(link, capsys):
         (401, 400, r"this clock is -(39|40)\d s"),
     ],
 )
-def test_what_a_superlink_refuses(link, capsys, status, ahead, words):
+def test_rejections_of_a_superlink_are_explained(link, capsys, status, ahead, words):
     link.status, link.ahead = status, ahead
-    code, said = checked(link, capsys)
+    code, results = checked(link, capsys)
     assert code == 1
-    assert [name for name in AT_SITE if said[name].startswith("WRONG")] == ["SuperLink"]
-    assert re.search(words, said["SuperLink"])
+    assert [name for name in AT_SITE if results[name].startswith("WRONG")] == ["SuperLink"]
+    assert re.search(words, results["SuperLink"])
 
 
 @pytest.mark.parametrize(
@@ -107,38 +107,38 @@ def test_what_a_superlink_refuses(link, capsys, status, ahead, words):
         (lambda folder: (folder / "site.yaml").unlink(), "home", "Expected the site's options"),
     ],
 )
-def test_what_is_wrong_at_the_site(link, capsys, spoil, name, words):
+def test_problems_at_the_site_are_explained(link, capsys, spoil, name, words):
     spoil(link.folder)
-    code, said = checked(link, capsys)
+    code, results = checked(link, capsys)
     assert code == 1
-    assert said[name].startswith("WRONG")
-    assert words in said[name]
+    assert results[name].startswith("WRONG")
+    assert words in results[name]
 
 
-def test_a_certificate_that_ends_soon(link, capsys, monkeypatch):
+def test_a_certificate_that_expires_soon_is_wrong(link, capsys, monkeypatch):
     monkeypatch.setattr(check, "SOON", timedelta(days=61))
-    code, said = checked(link, capsys)
+    code, results = checked(link, capsys)
     assert code == 1
-    assert [name for name in AT_SITE if "ends soon" in said[name]] == ["authority", "TLS"]
-    assert said["SuperLink"].startswith("ok")
+    assert [name for name in AT_SITE if "soon over" in results[name]] == ["authority", "TLS"]
+    assert results["SuperLink"].startswith("ok")
 
 
-def test_a_name_and_an_authority_that_are_not_the_certificates(link, capsys, tmp_path):
-    code, said = checked(link, capsys, superlink=f"127.0.0.2:{link.server_port}")
+def test_a_certificate_of_another_host_or_authority_is_wrong(link, capsys, tmp_path):
+    code, results = checked(link, capsys, superlink=f"127.0.0.2:{link.server_port}")
     assert code == 1
-    assert "IP address mismatch" in said["TLS"]
-    assert "Sign it for 127.0.0.2" in said["TLS"]
-    assert "SuperLink" not in said
+    assert "IP address mismatch" in results["TLS"]
+    assert "Sign it for 127.0.0.2" in results["TLS"]
+    assert "SuperLink" not in results
     other = credentials.make_certificates(tmp_path / "other")
-    code, said = checked(link, capsys, **{"root-certificates": other.authority})
-    assert "CERTIFICATE_VERIFY_FAILED" in said["TLS"]
-    code, said = checked(link, capsys, "server", certificate=other.server)
-    assert "is not the key of" in said["certificate"]
-    code, said = checked(link, capsys, "server", certificate=other.server, key=other.server_key)
-    assert said["certificate"] == "WRONG  InvalidSignature. Sign a new one with the authority's key."
+    code, results = checked(link, capsys, **{"root-certificates": other.authority})
+    assert "CERTIFICATE_VERIFY_FAILED" in results["TLS"]
+    code, results = checked(link, capsys, "server", certificate=other.server)
+    assert "is not the key of" in results["certificate"]
+    code, results = checked(link, capsys, "server", certificate=other.server, key=other.server_key)
+    assert results["certificate"] == "WRONG  InvalidSignature. Sign a new one with the authority's key."
 
 
-def test_a_server_that_is_away_and_a_relay_whose_server_is(link, capsys):
+def test_an_unreachable_server_and_a_relay_without_server(link, capsys):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -148,16 +148,16 @@ def test_a_server_that_is_away_and_a_relay_whose_server_is(link, capsys):
 
         thread = threading.Thread(target=end_both)
         thread.start()
-        code, said = checked(link, capsys, superlink=f"127.0.0.1:{port}")
+        code, results = checked(link, capsys, superlink=f"127.0.0.1:{port}")
         thread.join()
-    assert (code, list(said)) == (1, AT_SITE[:-1])
-    assert "start the SuperLink behind it" in said["TLS"]
-    code, said = checked(link, capsys, superlink=f"127.0.0.1:{port}")
-    assert (code, list(said)) == (1, AT_SITE[:-2])
-    assert "refused. Start the server" in said["port"]
+    assert (code, list(results)) == (1, AT_SITE[:-1])
+    assert "start the SuperLink behind it" in results["TLS"]
+    code, results = checked(link, capsys, superlink=f"127.0.0.1:{port}")
+    assert (code, list(results)) == (1, AT_SITE[:-2])
+    assert "refused. Start the server" in results["port"]
 
 
-def test_another_flower_and_no_address(link, capsys, monkeypatch):
+def test_another_version_of_flower_and_an_invalid_address(link, capsys, monkeypatch):
     monkeypatch.setattr(check, "version", lambda name: "1.40.0")
     assert "flwr is 1.40.0" in checked(link, capsys)[1]["versions"]
     assert checked(link, capsys, superlink="nowhere") == (1, {})

@@ -1,4 +1,4 @@
-"""The secure sum without network: it is the plain sum whoever drops out, and a server that lies gets none."""
+"""The secure sum without a network: it equals the plain sum despite dropouts, and a cheating server gets no sum."""
 
 from contextlib import suppress
 
@@ -20,20 +20,20 @@ KEYS = {name: Ed25519PrivateKey.generate() for name in ("ash", "birch", "cedar",
 
 
 class Parties:
-    """A server and so many sites in one sum, each asked in turn.
+    """A server and its sites in one secure sum, which answer in turn.
 
     Args:
-        count: number of sites.
-        drops: from a step to the sites that are silent from it on; ``advertise`` comes before all steps.
-        lies: from a step to what the server really sends a site in it, from its name and what it should get.
-        about: what the server asked each site for.
-        length: how many numbers.
+        count: Number of sites.
+        drops: Sites that are silent from a step on, by step; ``advertise`` precedes all steps.
+        cheats: Functions from a site's name and correct message to the message that the server sends, by step.
+        about: The server's request to each site.
+        length: Number of values.
     """
 
-    def __init__(self, count=5, drops=(), lies=(), about=b"round 3", length=LENGTH):
+    def __init__(self, count=5, drops=(), cheats=(), about=b"round 3", length=LENGTH):
         self.names = list(KEYS)[:count]
         self.drops = dict(drops)
-        self.lies = dict(lies)
+        self.cheats = dict(cheats)
         self.refusals = {}
         self.sent = {step: {} for step in STEPS}
         generator = np.random.default_rng(7)
@@ -51,10 +51,10 @@ class Parties:
 
     def ask(self, step, parts):
         self.silent |= set(self.drops.get(step, ()))
-        lie = self.lies.get(step, lambda name, part: part)
+        cheat = self.cheats.get(step, lambda name, part: part)
         for name in sorted(parts.keys() - self.silent):
             try:
-                self.sent[step][name] = self.sites[name].answer(step, lie(name, parts[name]))
+                self.sent[step][name] = self.sites[name].answer(step, cheat(name, parts[name]))
             except SiteProblem as problem:
                 self.refusals[name] = str(problem)
         return self.sent[step]
@@ -63,16 +63,16 @@ class Parties:
         return sum_sites(self.names, self.length, self.adverts(), ask or self.ask)
 
     def shares_of(self, name):
-        """Places and shares of a site's secret, of all that were revealed."""
-        places = {each: place for place, each in enumerate(self.names, 1)}
-        return [(places[holder], shares[name]) for holder, shares in self.sent["reveal"].items()]
+        """List indices and shares of all revealed shares of a site's secret."""
+        indices = {each: index for index, each in enumerate(self.names, 1)}
+        return [(indices[holder], shares[name]) for holder, shares in self.sent["reveal"].items()]
 
     def plain_sum(self, names):
         return sum((self.numbers[name] for name in names), np.zeros(LENGTH, np.uint64))
 
 
-def refused(parties, sites, reason):
-    """The server gets no sum, and each of the sites refuses for the reason; returns all that they have revealed."""
+def revealed_after_refusal(parties, sites, reason):
+    """Check that the server gets no sum and that these sites refuse for the reason; return all revealed shares."""
     with pytest.raises(SiteError):
         parties.sum()
     assert parties.refusals.keys() >= set(sites)
@@ -82,11 +82,11 @@ def refused(parties, sites, reason):
 
 
 @pytest.mark.parametrize(("count", "step"), [(3, "never"), *((5, step) for step in ("advertise", *STEPS, "never"))])
-def test_the_sum_is_the_plain_one_to_the_bit_whoever_drops_out_at_whatever_step(count, step):
+def test_the_sum_equals_the_plain_sum_bit_for_bit_despite_dropouts_at_any_step(count, step):
     lost = {3: [], 5: ["birch", "fir"]}[count]
     parties = Parties(count, {step: lost})
     survivors, total = parties.sum()
-    # Whoever falls silent after its numbers came is in the sum.
+    # A site that drops out after sending its values is in the sum.
     gone = set(lost) if step in ("advertise", "share", "mask") else set()
     assert survivors == set(parties.names) - gone
     assert np.array_equal(total, parties.plain_sum(survivors))
@@ -100,7 +100,7 @@ def test_below_the_threshold_there_is_no_sum(step):
         parties.sum()
 
 
-def test_whoever_sends_bytes_of_another_size_has_dropped_out():
+def test_a_site_that_sends_bytes_of_another_size_counts_as_dropped_out():
     parties = Parties(5)
     usual = parties.ask
 
@@ -115,16 +115,16 @@ def test_whoever_sends_bytes_of_another_size_has_dropped_out():
     assert np.array_equal(total, parties.plain_sum(survivors))
 
 
-# A server that lies.
+# A cheating server.
 
 
-def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secret():
-    """Else it would get the seed of cedar's own mask from some and its key from others, and so its numbers."""
+def test_a_server_that_names_different_survivors_gets_one_kind_of_secret():
+    """With the mask's seed from some sites and cedar's key from others, it could compute cedar's values."""
 
-    def lie(name, survivors):
+    def cheat(name, survivors):
         return survivors if name in ("ash", "cedar") else {each: b"" for each in survivors if each != "cedar"}
 
-    parties = Parties(5, lies={"confirm": lie})
+    parties = Parties(5, cheats={"confirm": cheat})
     parties.sum()
     assert parties.refusals.keys() == {"ash", "cedar"}
     for reason in parties.refusals.values():
@@ -135,32 +135,34 @@ def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secre
 
 
 def test_a_server_that_names_too_few_survivors_gets_no_signature():
-    """Else it could ask for the sum of two."""
-    parties = Parties(5, lies={"confirm": lambda name, survivors: {"ash": b"", "birch": b""}})
-    assert not refused(parties, KEYS.keys() & {"ash", "elm"}, "only 2 sites sent masked values, and 3 are needed")
+    """Otherwise it could request the sum of two sites."""
+    parties = Parties(5, cheats={"confirm": lambda name, survivors: {"ash": b"", "birch": b""}})
+    assert not revealed_after_refusal(
+        parties, KEYS.keys() & {"ash", "elm"}, "only 2 sites sent masked values, and 3 are needed"
+    )
 
 
 @pytest.mark.parametrize("names", [("birch", "cedar", "elm"), ("ash", "birch", "cedar", "yew")])
-def test_a_list_of_survivors_without_the_site_or_with_a_stranger_is_refused(names):
-    lie = dict.fromkeys(names, b"")
-    parties = Parties(5, lies={"confirm": lambda name, survivors: lie if name == "ash" else survivors})
+def test_survivors_without_the_site_or_with_an_unknown_site_are_rejected(names):
+    cheat = dict.fromkeys(names, b"")
+    parties = Parties(5, cheats={"confirm": lambda name, survivors: cheat if name == "ash" else survivors})
     parties.sum()
     assert parties.refusals == {"ash": "got an impossible list of survivors"}
 
 
 def own_keys(parties):
-    """The server's own keys in the advert of a site, with the signature of the site's."""
+    """Put the server's keys into a site's advert, and keep the signature."""
     advert = parties.sites["birch"].advert
     return {"birch": advert[:32] + Parties(5).sites["birch"].advert[32:96] + advert[96:]}
 
 
-def stranger(parties):
+def unknown_site(parties):
     key = Ed25519PrivateKey.generate()
     return {"yew": SumSite("yew", key, {"yew": key.public_key()}, b"", parties.numbers["ash"]).advert}
 
 
 def copied_keys(parties):
-    """The keys of another site, signed by the one that copied them."""
+    """Copy another site's keys, and sign them with the copying site's key."""
     keys = parties.sites["birch"].advert[:96]
     copied = keys + KEYS["elm"].sign(protocol._encode("keys", keys, "elm"))
     assert len(copied) == ADVERT_BYTES
@@ -177,20 +179,20 @@ def other_roster(parties):
     ("changed", "reason"),
     [
         (own_keys, "'birch' that are not signed by the key in its roster"),
-        (stranger, "'yew' that are not signed"),
+        (unknown_site, "'yew' that are not signed"),
         (copied_keys, "the same keys twice"),
         (other_roster, "or their rosters differ"),
     ],
 )
-def test_wrong_keys_get_no_share(changed, reason):
+def test_sites_send_no_shares_for_wrong_keys(changed, reason):
     parties = Parties(5)
     wrong = changed(parties)
-    parties.lies["share"] = lambda name, adverts: {**adverts, **wrong}
-    assert not refused(parties, ["ash", "cedar"], reason)
+    parties.cheats["share"] = lambda name, adverts: {**adverts, **wrong}
+    assert not revealed_after_refusal(parties, ["ash", "cedar"], reason)
     assert not parties.sent["mask"]
 
 
-def test_a_list_without_a_sites_own_keys_is_refused():
+def test_a_list_without_the_sites_own_keys_is_rejected():
     parties = Parties(5)
     adverts = {name: site.advert for name, site in parties.sites.items()} | {
         "ash": parties.site("ash", b"round 3").advert
@@ -200,10 +202,10 @@ def test_a_list_without_a_sites_own_keys_is_refused():
 
 
 @pytest.mark.parametrize("change", ["a bit", "another's", "back to the sender"])
-def test_shares_that_were_changed_are_refused(change):
+def test_changed_shares_are_rejected(change):
     parties = Parties(5)
 
-    def lie(name, boxes):
+    def cheat(name, boxes):
         if name != "ash":
             return boxes
         box = boxes["birch"]
@@ -214,14 +216,14 @@ def test_shares_that_were_changed_are_refused(change):
         }
         return {**boxes, "birch": changed[change]}
 
-    parties.lies["mask"] = lie
+    parties.cheats["mask"] = cheat
     survivors, total = parties.sum()
     assert parties.refusals == {"ash": "got shares that 'birch' did not send to it"}
     assert np.array_equal(total, parties.plain_sum(survivors - {"ash"}))
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_no_step_is_answered_twice_and_nothing_follows_it(step):
+def test_a_site_answers_each_step_once_and_in_order(step):
     parties = Parties(3)
     asked = {}
 
@@ -229,7 +231,7 @@ def test_no_step_is_answered_twice_and_nothing_follows_it(step):
         asked[name] = parts
         return parts
 
-    parties.lies[step] = remember
+    parties.cheats[step] = remember
     parties.drops[(*STEPS, "none")[STEPS.index(step) + 1]] = parties.names
     with suppress(SiteError):
         parties.sum()
@@ -238,10 +240,10 @@ def test_no_step_is_answered_twice_and_nothing_follows_it(step):
             parties.sites["ash"].answer(step if later == STEPS[0] else later, asked["ash"])
 
 
-# What the server sees.
+# The server's view.
 
 
-def test_of_each_site_one_secret_is_revealed_and_never_both():
+def test_only_one_of_a_sites_two_secrets_is_revealed():
     parties = Parties(5, {"mask": ["birch"]})
     parties.sum()
     for name, site in parties.sites.items():
@@ -250,18 +252,18 @@ def test_of_each_site_one_secret_is_revealed_and_never_both():
 
 
 def chi_square(content):
-    """Of the values of bytes against all being as likely; 255 degrees of freedom."""
+    """Compute the chi-square statistic of byte values against a uniform distribution; 255 degrees of freedom."""
     counts = np.bincount(np.frombuffer(content, np.uint8), minlength=256)
     expected = len(content) / 256
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-# A chi-square of 255 degrees is above it in one of 10^11 cases.
+# A chi-square variable with 255 degrees of freedom exceeds it in one of 10^11 cases.
 LIMIT = 440
 
 
-def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites_key():
-    """It counts as dropped out, so its key for masks of pairs is revealed; its own mask is what hides it."""
+def test_late_values_look_random_to_a_server_with_the_sites_key():
+    """The site counts as dropped out, so its key for pair masks is revealed; only its own mask hides the values."""
     parties = Parties(5, length=8000)
 
     def ask(step, parts):
@@ -279,7 +281,7 @@ def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites
     assert np.array_equal(late - protocol._stream(parties.sites["birch"].seed, 8000), parties.numbers["birch"])
 
 
-def test_a_wrong_share_makes_every_number_wrong_so_that_the_weights_show_it():
+def test_a_wrong_share_changes_every_value():
     parties = Parties(5, {"mask": ["birch"]})
     usual = parties.ask
 
