@@ -57,8 +57,8 @@ def decide_on(tmp_path, run_description, **policy):
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_explains_each_refusal(name, tmp_path):
     strict, reason, lenient = RULES[name]
-    kind, said = decide_on(tmp_path, description(), **{name: strict})
-    assert (kind, said[: len(reason)]) == ("refused", reason)
+    kind, answer = decide_on(tmp_path, description(), **{name: strict})
+    assert (kind, answer[: len(reason)]) == ("refused", reason)
     assert decide_on(tmp_path, description(), **{name: lenient}) == ("", "")
 
 
@@ -173,11 +173,11 @@ def test_deploy_signs_the_description_that_sites_check(key, tmp_path, image_root
     rules = {"signers": [str(key.with_suffix(".pub"))]}
     sites = make_sites(tmp_path / "sites", image_root, DOMAINS, policy=rules)
     assert serve(config, in_process(sites), tmp_path / "unsigned") == 1
-    said = capsys.readouterr().err
-    assert all(f"The site {name!r} allows only runs signed by one of its signers" in said for name in DOMAINS)
+    printed = capsys.readouterr().err
+    assert all(f"The site {name!r} allows only runs signed by one of its signers" in printed for name in DOMAINS)
     assert main(["deploy", "sign", str(tmp_path), str(key)]) == 0
     digest = capsys.readouterr().out.split()[-1]
-    assert digest in said
+    assert digest in printed
     assert serve(config, in_process(sites), tmp_path / "signed") == 0
 
 
@@ -185,20 +185,20 @@ def test_the_server_waits_and_reports_while_the_operator_decides(tmp_path, image
     config = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1, min_clients=3), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
-    said = []
+    printed = []
 
     def sleep(seconds):
-        said.append((tmp_path / "runs" / WAITING).read_text())
+        printed.append((tmp_path / "runs" / WAITING).read_text())
         assert main(["site", "approve", str(home)]) == 0
         shown = capsys.readouterr().out
         digest = re.search("digest ([0-9a-f]{64})", shown)[1]
         assert main(["site", "approve", str(home), digest[:8]]) == 0
-        said.extend([shown, capsys.readouterr().out])
+        printed.extend([shown, capsys.readouterr().out])
 
     monkeypatch.setattr("fedvlp.sites.registry.time.sleep", sleep)
     monkeypatch.setattr("fedvlp.sites.registry.SECONDS_BETWEEN_QUESTIONS", 0.0)
     assert serve(config, in_process(homes), tmp_path / "runs") == 0
-    waits, shown, approved = said
+    waits, shown, approved = printed
     assert waits.startswith("for 'paint' (its operator has not approved the run yet): 2 of 3 sites are connected")
     for words in (
         "method: PromptFL, with add-ons none",

@@ -1,4 +1,4 @@
-"""A run of PromptFL that tests of several commands share, and images of clients."""
+"""A short run of PromptFL, shared by the tests of several commands, and data of clients."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def folders(image_root, clip):
-    """Returns a function to a data module of two clients, bound to the tiny CLIP's transform."""
+    """Make a function that creates a data module of two clients with the tiny CLIP's transform."""
     from fedvlp.data import DomainFolders
 
     def made(**options):
@@ -22,7 +22,7 @@ def folders(image_root, clip):
 
 @pytest.fixture(scope="session")
 def finished_run(image_root, tmp_path_factory):
-    """The folder of a run of one round, with its config."""
+    """Train for one round, save the config, and return the run folder."""
     from tests.helpers.runs import make_run
 
     made = make_run(image_root, tmp_path_factory.mktemp("finished"), "promptfl", "--trainer.rounds=1")
@@ -34,13 +34,13 @@ def finished_run(image_root, tmp_path_factory):
 
 @pytest.fixture
 def copied_run(finished_run, tmp_path):
-    """A copy of it."""
+    """Copy the finished run, for tests that change it."""
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
 @pytest.fixture
 def more(image_root, tmp_path):
-    """What every run of a short sweep or search needs."""
+    """List the options of each run in a short sweep or search."""
     return [
         *(f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}", "--data.batch_size=4"),
         *("--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", "--trainer.accelerator=cpu"),

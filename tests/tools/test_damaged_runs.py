@@ -1,4 +1,4 @@
-"""A damaged run is left out with a line and the others are shown; text of others never reaches the terminal raw."""
+"""Damaged runs are skipped with one line each, and text from files cannot control the terminal."""
 
 import json
 import shutil
@@ -16,13 +16,13 @@ SUMMARY = {"no JSON": "{", "a list": "[]", "brackets": "[" * 10**5, "no method":
 
 @pytest.fixture
 def runs(tmp_path):
-    """A folder with a good run."""
+    """Write a folder with one good run."""
     run = write_run(tmp_path / "runs", [50.0, 51.0], data={"classes": list("abcde")})
     write_predictions(run, {row: {"held_out/photo": draw(30)} for row in ("zero-shot CLIP", "last round")})
     return tmp_path / "runs"
 
 
-def test_a_damaged_run_is_left_out_with_a_line_and_the_others_are_shown(runs, capsys):
+def test_a_damaged_run_is_skipped_with_one_line_and_the_others_are_shown(runs, capsys):
     (good,) = runs.glob("TRIP*/*")
     for name, content in SUMMARY.items():
         (shutil.copytree(good, runs / name / "run") / "summary.json").write_text(content)
@@ -37,7 +37,7 @@ def test_a_damaged_run_is_left_out_with_a_line_and_the_others_are_shown(runs, ca
     assert "trip" in printed.out
 
 
-def test_the_text_of_a_summary_can_not_act_on_a_terminal(runs, capsys):
+def test_text_from_a_summary_cannot_control_the_terminal(runs, capsys):
     (run,) = runs.glob("TRIP*/*")
     content = json.loads((run / "summary.json").read_text())
     content["data"]["name"] = "\x1b]0;x\x07"
@@ -47,20 +47,20 @@ def test_the_text_of_a_summary_can_not_act_on_a_terminal(runs, capsys):
 
 
 @pytest.mark.parametrize(("command", "content"), [("test", "data: {init_args: {}}"), ("verify", "a: [")])
-def test_a_config_that_is_none_of_a_run_is_one_error(command, content, copied_run, capsys):
+def test_a_foreign_config_is_one_error(command, content, copied_run, capsys):
     (copied_run / "config.yaml").write_text(content)
     assert main([command, *([] if command == "verify" else ["--ckpt_path"]), str(copied_run)]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "config.yaml" in said
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "config.yaml" in errors
 
 
-def test_an_entry_whose_config_has_a_wrong_option_ends_no_other(copied_run, home, tmp_path, capsys):
+def test_a_wrong_option_in_one_entry_does_not_affect_others(copied_run, home, tmp_path, capsys):
     shutil.copytree(copied_run, tmp_path / "runs" / "b")
     config = yaml.safe_load((copied_run / "config.yaml").read_text())
     config["data"]["init_args"]["speed"] = 3
     (shutil.copytree(copied_run, tmp_path / "runs" / "a") / "config.yaml").write_text(yaml.safe_dump(config))
     assert main(["verify", str(tmp_path / "runs")]) == 1
-    said = capsys.readouterr()
-    assert f"{tmp_path / 'runs' / 'a'}: refused: --data.speed: " in said.err
-    assert f"{tmp_path / 'runs' / 'b'}: verified: " in said.out
+    printed = capsys.readouterr()
+    assert f"{tmp_path / 'runs' / 'a'}: refused: --data.speed: " in printed.err
+    assert f"{tmp_path / 'runs' / 'b'}: verified: " in printed.out

@@ -16,7 +16,7 @@ PACS_FILE = "data/train-00000-of-00001.parquet"
 
 @pytest.fixture
 def pacs_hub(monkeypatch):
-    """A hub with a small PACS, which is taken for what was published."""
+    """Make a hub with a small PACS, and replace the published description by its own."""
     small = as_uploaded(PACS)
     monkeypatch.setattr(command, "DESCRIPTIONS", (small, *DESCRIPTIONS[1:]))
     monkeypatch.setattr(fedvlp.PACS, "description", small)
@@ -25,14 +25,14 @@ def pacs_hub(monkeypatch):
     return hub
 
 
-def test_list(capsys):
+def test_the_list_fits_a_terminal_and_names_every_data_set(capsys):
     assert main(["data", "list"]) == 0
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) < 40
     assert max(map(len, printed.splitlines())) <= 100
-    for known in DESCRIPTIONS:
-        assert known.name in printed
-        assert known.config in printed
+    for description in DESCRIPTIONS:
+        assert description.name in printed
+        assert description.config in printed
     assert "586,575" in printed
 
 
@@ -44,7 +44,7 @@ def test_list(capsys):
         ("ImageNet CoOp", "licence, as far as known: "),
     ],
 )
-def test_check_reports_what_a_part_of_a_data_set_lacks(tmp_path, capsys, layout, expected):
+def test_check_reports_missing_parts_of_a_data_set(tmp_path, capsys, layout, expected):
     name, write, _ = LAYOUTS[layout]
     assert main(["data", "check", name, f"--root={write(tmp_path)}"]) == 1
     printed = capsys.readouterr().out
@@ -77,13 +77,13 @@ def test_check_of_own_images(capsys, image_root, tmp_path):
         (["download", "folders"], "your own images need no download"),
     ],
 )
-def test_wrong_names_and_roots(capsys, tmp_path, monkeypatch, arguments, message):
+def test_wrong_names_and_roots_are_explained(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert main(["data", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_download_goes_where_the_config_says_and_is_then_checked(pacs_hub, tmp_path, monkeypatch, capsys):
+def test_a_download_uses_the_configs_folder_and_can_be_checked(pacs_hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["data", "download", "pacs"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -97,7 +97,7 @@ def test_download_goes_where_the_config_says_and_is_then_checked(pacs_hub, tmp_p
     assert lines[1].endswith("--config data/pacs --data.root datasets/pacs")
 
 
-def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_download_says_how_to_resume(pacs_hub, tmp_path, monkeypatch, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""``fedvlp doctor``: the whole command on the CPU, and what becomes of facts and checks that fail."""
+"""``fedvlp doctor``: the whole command on the CPU, and the report of failed facts and checks."""
 
 import json
 import subprocess
@@ -14,23 +14,23 @@ from fedvlp.tools import doctor
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """Answers both questions as a machine without network does."""
+    """Fail both network requests, like a machine without network."""
     session = SimpleNamespace(head=Mock(side_effect=OSError("no network")))
     monkeypatch.setattr(doctor, "get_session", lambda: session)
 
 
-def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys, monkeypatch):
+def test_all_checks_pass_on_the_cpu_and_the_report_is_json(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "METHODS", ("FedCLIP",))
     assert main(["doctor", "--json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     report = json.loads(printed.out)
     assert f"numpy {version('numpy')}" in report["facts"]["packages"]
-    # A service that does not answer is a fact and no failure.
+    # A service that does not answer is a fact and not a failure.
     assert report["facts"]["W&B"] == report["facts"]["Hugging Face hub"] == "OSError: no network"
-    of_cpu = [check for check in report["checks"] if check["device"] == "cpu"]
-    assert of_cpu[0]["check"].startswith("FedCLIP: ")
-    assert len(of_cpu) == 2
+    cpu_checks = [check for check in report["checks"] if check["device"] == "cpu"]
+    assert cpu_checks[0]["check"].startswith("FedCLIP: ")
+    assert len(cpu_checks) == 2
 
 
 def test_a_difference_between_devices_fails(capsys, monkeypatch):
@@ -47,7 +47,7 @@ def test_a_difference_between_devices_fails(capsys, monkeypatch):
     ("written", "code", "message"),
     [("1", 0, "is equal"), ("2", 0, "differs from the file of one process"), ("1", 1, "fedvlp: error: no device")],
 )
-def test_two_processes_write_what_one_does(written, code, message, monkeypatch, tmp_path):
+def test_prompts_of_two_processes_are_compared_with_one(written, code, message, monkeypatch, tmp_path):
     def run(program, **_):
         (devices,) = [word[-1] for word in program if word.startswith("--trainer.devices=")]
         folder = tmp_path / devices
@@ -61,7 +61,7 @@ def test_two_processes_write_what_one_does(written, code, message, monkeypatch, 
     assert message in found
 
 
-def test_facts_of_extras_and_caches(monkeypatch, tmp_path):
+def test_extras_and_caches_are_described(monkeypatch, tmp_path):
     needed = ["numpy", "tomli; python_version < '3'"]
     needed += ["absent; python_version < '3' and extra == 'a'", "torch; extra == 'b'"]
     monkeypatch.setattr(doctor, "requires", lambda _: needed)

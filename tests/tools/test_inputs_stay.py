@@ -1,4 +1,4 @@
-"""No command writes over what it reads."""
+"""Commands never overwrite their input files."""
 
 import os
 
@@ -16,7 +16,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_of_the_run_is_no_output(command, copied_run, tmp_path, capsys):
+def test_a_file_of_the_run_is_rejected_as_output(command, copied_run, tmp_path, capsys):
     output = tmp_path / "model.pt2"
     os.link(copied_run / "prompts.safetensors", output)
     before = output.read_bytes()

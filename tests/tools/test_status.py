@@ -1,4 +1,4 @@
-"""``fedvlp status`` of a run that goes on, one that is over, and one that died."""
+"""``fedvlp status`` of running, finished, failed and killed runs."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def ended(round, **values):
 
 @pytest.fixture
 def run(tmp_path):
-    """A folder with the first events of a run."""
+    """Write the first events of a run."""
     folder = tmp_path / "runs" / "name" / "time"
     folder.mkdir(parents=True)
     left_out = {"event": "client_left_out", "round": 2, "phase": "train", "client": 3, "name": "a\x1b[31m"}
@@ -40,14 +40,14 @@ def run(tmp_path):
     return folder
 
 
-def told(capsys, *arguments):
+def run_status(capsys, *arguments):
     code = main(["status", *map(str, arguments)])
     return code, capsys.readouterr().out
 
 
-def test_of_a_run_that_goes_on(run, tmp_path, capsys):
+def test_status_of_a_running_run(run, tmp_path, capsys):
     with claimed(run):
-        code, text = told(capsys, tmp_path / "runs")
+        code, text = run_status(capsys, tmp_path / "runs")
     assert code == 0
     lines = dict(line.split(None, 1) for line in text.splitlines())
     assert lines["run"] == str(run)
@@ -60,34 +60,34 @@ def test_of_a_run_that_goes_on(run, tmp_path, capsys):
     assert "resume" not in lines
 
 
-def test_of_a_run_that_ended_by_an_error(run, capsys):
+def test_status_of_a_failed_run(run, capsys):
     append_events(run, [{"event": "fit_failed", "after_round": 2, "error": "KeyboardInterrupt", "message": ""}])
-    code, text = told(capsys, run)
+    code, text = run_status(capsys, run)
     assert code == 1
     assert f"resume     fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}\n" in text
-    found = json.loads(told(capsys, run, "--format", "json")[1])
+    found = json.loads(run_status(capsys, run, "--format", "json")[1])
     assert (found["stage"], found["error"], found["round"]) == ("failed", "KeyboardInterrupt", 2)
     append_events(run, [{**STARTED, "after_round": 2}])
     with claimed(run):
-        found = json.loads(told(capsys, run, "--format", "json")[1])
+        found = json.loads(run_status(capsys, run, "--format", "json")[1])
     assert (found["stage"], found["error"], found["begun"]) == ("running", "", 2)
     assert found["last_round"]["held_out"] == 55.5
     assert found["seconds_silent"] >= 0
 
 
-def test_of_a_finished_run(tmp_path, capsys):
+def test_status_of_a_finished_run(tmp_path, capsys):
     checkpoints = Checkpoints()
     options = {"default_callbacks": False, "callbacks": [checkpoints, EventLog()]}
     made = federation(tmp_path, name="run", **options)
     made.fit(Linear(), Points())
-    code, text = told(capsys, tmp_path)
+    code, text = run_status(capsys, tmp_path)
     assert code == 0
     assert "state      finished\n" in text
     assert "rounds     3 of 3, the last in " in text
     assert f"checkpoint {made.folder}/checkpoints/round-00003.safetensors\n" in text
 
 
-def test_of_each_run_of_a_sweep(run, tmp_path, capsys):
+def test_status_of_each_run_of_a_sweep(run, tmp_path, capsys):
     sweep = tmp_path / "sweep"
     for name, events in {"trip-1/ink-0": [STARTED, ended(5, held_out=50.0)], "trip-1/ink-1": [STARTED]}.items():
         for time in ("2026-01-01_10-00-00", "2026-01-01_11-00-00"):
@@ -95,7 +95,7 @@ def test_of_each_run_of_a_sweep(run, tmp_path, capsys):
             append_events(sweep / name / time, events)
     append_events(sweep / "trip-1/ink-0/2026-01-01_11-00-00", [{"event": "fit_ended", "after_round": 5}])
     (sweep / "sweep.json").write_text("{}")
-    code, text = told(capsys, sweep)
+    code, text = run_status(capsys, sweep)
     assert code == 1
     rows = [line.split(None, 1) for line in text.splitlines()[2:]]
     assert [name.removeprefix(f"{sweep}/trip-1/") for name, _ in rows] == [
@@ -106,11 +106,13 @@ def test_of_each_run_of_a_sweep(run, tmp_path, capsys):
     assert "5 of 5" in rows[0][1]
     assert "held-out 50.0 %" in rows[0][1]
     assert rows[1][1].startswith("dead: its process was killed")
-    found = json.loads(told(capsys, sweep, "--format", "json")[1])
+    found = json.loads(run_status(capsys, sweep, "--format", "json")[1])
     assert [status["stage"] for status in found] == ["finished", "dead"]
 
 
-def test_a_reader_that_has_enough_ends_it_quietly_and_what_is_no_run_is_refused(run, tmp_path, capsys, monkeypatch):
+def test_a_closed_pipe_ends_the_command_quietly_and_a_folder_without_run_is_rejected(
+    run, tmp_path, capsys, monkeypatch
+):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as pipe:

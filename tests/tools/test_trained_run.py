@@ -1,4 +1,4 @@
-"""Whose the images of a run are, and that each is read with its own label."""
+"""The clients and labels of a run's images."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def names_of(data, role):
 
 
 @pytest.mark.parametrize("partition", [None, Dirichlet(num_clients=3, alpha=1.0)], ids=["domains", "mixed"])
-def test_images_are_those_of_the_split(folders, partition):
+def test_images_follow_the_split(folders, partition):
     data = folders(partition=partition)
     names = {}
     for client, images in training_images(data).items():
@@ -26,11 +26,13 @@ def test_images_are_those_of_the_split(folders, partition):
             assert torch.equal(pixels[index], expected)
             assert image.label == label
     assert names == names_of(data, "train")
-    measured = {domain: [image.name for image in of] for domain, of in evaluation_images(data, "validation").items()}
-    assert measured == {domain: of for (_, domain), of in names_of(data, "validation").items()}
+    measured = {
+        domain: [image.name for image in images] for domain, images in evaluation_images(data, "validation").items()
+    }
+    assert measured == {domain: names for (_, domain), names in names_of(data, "validation").items()}
 
 
-def test_images_of_a_role_are_of_its_domains_alone_and_pooled_images_have_no_clients(folders):
+def test_a_role_has_only_images_of_its_domains_and_pooled_images_have_no_clients(folders):
     data = folders(test_fraction=0.25)
     assert list(evaluation_images(data, "test")) == ["ink", "paint"]
     assert list(evaluation_images(data, "held_out")) == ["photo"]

@@ -1,4 +1,4 @@
-"""Who is hostile, what hostile clients send or train on, and that nothing else changes."""
+"""The choice of hostile clients, and their uploads and training data; nothing else changes."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ CLIENTS = [Client(id, 0, 5, str(id)) for id in range(10)]
 
 
 class Received(FederationCallback):
-    """Keeps what the server received and what it had before, by round, phase and client."""
+    """Store each upload and the server's state before it, by round, phase and client."""
 
     def __init__(self):
         self.uploads = {}
@@ -26,9 +26,9 @@ class Received(FederationCallback):
 
     def on_phase_end(self, federation, task, server, updates):
         for update in updates:
-            place = (task.round, task.phase.name, update.client.id)
-            self.uploads[place] = update.state["weight"].clone()
-            self.before[place] = task.state.server.shared["weight"].clone()
+            key = (task.round, task.phase.name, update.client.id)
+            self.uploads[key] = update.state["weight"].clone()
+            self.before[key] = task.state.server.shared["weight"].clone()
 
 
 def fit(tmp_path, attack=None, module=Linear, **options):
@@ -38,7 +38,7 @@ def fit(tmp_path, attack=None, module=Linear, **options):
     return run, received
 
 
-def test_number_or_share_of_hostile_clients_chosen_by_the_seed():
+def test_the_seed_chooses_a_number_or_share_of_hostile_clients():
     for clients, count in ((0, 0), (0.3, 3), (0.29, 2), (0.05, 0), (1, 1), (10, 10)):
         assert len(SignFlip(clients).hostile(CLIENTS)) == count
     chosen = [SignFlip(3, seed=seed).hostile(CLIENTS) for seed in range(20)]
@@ -47,7 +47,7 @@ def test_number_or_share_of_hostile_clients_chosen_by_the_seed():
     assert {id for ids in chosen for id in ids} == set(range(10))
 
 
-def test_numbers_of_clients_that_are_none_are_refused():
+def test_invalid_numbers_of_clients_are_rejected():
     for make in (lambda: SignFlip(-1), lambda: LabelFlip(1.5), lambda: Scaling(1, seed=-2)):
         with pytest.raises(UserError, match="whole number of clients, or a share"):
             make()
@@ -63,18 +63,18 @@ def test_numbers_of_clients_that_are_none_are_refused():
         (Scaling(2, factor=3.0), lambda value, before: before + 3 * (value - before)),
     ],
 )
-def test_hostile_clients_send_something_else_than_they_trained(tmp_path, attack, sent):
+def test_only_hostile_clients_change_their_uploads(tmp_path, attack, sent):
     hostile = attack.hostile(Points(clients=5).clients)
     _, honest = fit(tmp_path, rounds=1)
     _, attacked = fit(tmp_path, attack, rounds=1)
-    for place, value in honest.uploads.items():
-        before = attacked.before[place]
-        expected = sent(value, before) if place[2] in hostile else value
-        assert torch.allclose(attacked.uploads[place], expected, atol=1e-6), place
+    for key, value in honest.uploads.items():
+        before = attacked.before[key]
+        expected = sent(value, before) if key[2] in hostile else value
+        assert torch.allclose(attacked.uploads[key], expected, atol=1e-6), key
 
 
-def test_update_is_flipped_around_what_was_downloaded_in_every_round(tmp_path):
-    """From the second round on the server's tensors are no longer zero."""
+def test_the_update_is_flipped_around_the_download_in_every_round(tmp_path):
+    """From the second round on, the server's tensors are not zero."""
     attack = SignFlip(1)
     (hostile,) = attack.hostile(Points(clients=5).clients)
     _, attacked = fit(tmp_path, attack, rounds=2)
@@ -83,30 +83,30 @@ def test_update_is_flipped_around_what_was_downloaded_in_every_round(tmp_path):
     trained = {}
 
     @dataclass(frozen=True)
-    class Noted(AddOn):
+    class RecordUpload(AddOn):
         needs_average = False
 
         def finish(self, local, upload):
             trained[local.client.id] = upload["weight"].clone()
             return LocalResult(upload)
 
-    options = {"rounds": 2, "attack": attack, "add_ons": Noted(), "default_callbacks": False}
+    options = {"rounds": 2, "attack": attack, "add_ons": RecordUpload(), "default_callbacks": False}
     federation(tmp_path, **options).fit(Linear(), Points(clients=5))
     expected = 2 * before - trained[hostile]
     assert torch.allclose(attacked.uploads[1, "train", hostile], expected, atol=1e-6)
 
 
-def test_noise_has_its_deviation_and_is_drawn_anew(tmp_path):
+def test_noise_has_its_deviation_and_differs_between_uploads(tmp_path):
     attack = GaussianNoise(2, std=50.0)
     hostile = attack.hostile(Points(clients=5).clients)
     _, attacked = fit(tmp_path, attack, PersonalBias)
-    noise = [value for place, value in attacked.uploads.items() if place[2] in hostile]
+    noise = [value for key, value in attacked.uploads.items() if key[2] in hostile]
     assert len(noise) == 2 * 2 * 3
     assert torch.stack(noise).std().item() == pytest.approx(50, rel=0.3)
     assert len({round(value.sum().item(), 3) for value in noise}) == len(noise)
 
 
-def test_flipped_labels_count_from_the_other_end(tmp_path):
+def test_flipped_labels_count_from_the_last_class(tmp_path):
     attack = LabelFlip(2)
     data = Points(clients=5)
     poisoned = attack.training_data(data, Linear())
@@ -122,7 +122,7 @@ def test_flipped_labels_count_from_the_other_end(tmp_path):
 
 
 @pytest.mark.parametrize("attack", [GaussianNoise(2, std=0.1), LabelFlip(2)], ids=lambda attack: type(attack).__name__)
-def test_resumed_attack_equals_an_unbroken_one(tmp_path, attack):
+def test_a_resumed_attack_equals_an_uninterrupted_one(tmp_path, attack):
     whole = federation(tmp_path, name="whole", rounds=4, attack=attack, **file_callbacks())
     whole.fit(PersonalBias(), Points())
     broken = federation(tmp_path, name="broken", rounds=4, attack=attack, **file_callbacks())

@@ -1,4 +1,4 @@
-"""A trigger that is learned: what it adds to pixels, that it serves its end, and that nothing else changes."""
+"""A learned trigger: its change of pixels, its success, and nothing else changes."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SIDE = 6
 
 
 class StripedImages(FederatedDataModule):
-    """Grey images with a brighter third, the class: left, middle or right."""
+    """Grey images with one brighter third, which is the class: left, middle or right."""
 
     def __init__(self, **options):
         super().__init__(**{"batch_size": 5, "cache_dir": None, "held_out": "b", "partition": Dispersed(3), **options})
@@ -41,7 +41,7 @@ def normalised(image):
 
 
 class OnPixels(Linear):
-    """A linear classifier of the columns' means, of which the scale is learned."""
+    """Linear classifier of column means with a learned scale."""
 
     def __init__(self):
         super().__init__(learning_rate=0.1)
@@ -58,7 +58,7 @@ class OnPixels(Linear):
         return self.precomputed(inputs)["features"] * self.weight.mT
 
 
-def bound():
+def bound_data():
     data = StripedImages()
     data.prepare_data()
     data.setup("fit")
@@ -68,7 +68,7 @@ def bound():
 
 
 def success(module, data, trigger, target):
-    """Returns the share of images of other classes that the trigger turns into the target, over all training images."""
+    """Compute the share of training images of other classes that the trigger turns into the target."""
     found = []
     for images in data.images.values():
         for index, label in enumerate(images.labels):
@@ -89,8 +89,8 @@ def test_values_are_added_to_the_pixels_of_the_centred_square():
     assert (np.array(image) == (100, 10, 200)).all()
 
 
-def test_black_and_white_are_found_and_bound_what_is_added():
-    data = bound()
+def test_triggered_pixels_stay_between_black_and_white():
+    data = bound_data()
     image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
     added = torch.linspace(-0.9, 0.7, 3 * SIDE * SIDE).reshape(3, SIDE, SIDE)
     found = add_trigger(normalised(image)[None], added, *black_and_white(data))[0]
@@ -102,7 +102,7 @@ def test_black_and_white_are_found_and_bound_what_is_added():
 
 
 def test_the_trigger_turns_images_into_the_target_and_stays_within_epsilon():
-    data = bound()
+    data = bound_data()
     module = OnPixels()
     target = 2
     attack = BadPromptFL(clients=1, target=target, epsilon=0.1, steps=30)
@@ -114,21 +114,21 @@ def test_the_trigger_turns_images_into_the_target_and_stays_within_epsilon():
     assert success(module, data, weak, target) == 0
 
 
-def test_the_loss_is_that_of_honest_and_of_triggered_images():
-    """One step with a large epsilon, beside the gradient of a loss that is written down here."""
-    data = bound()
+def test_the_loss_has_honest_and_triggered_images():
+    """Compare one step with a large epsilon with the gradient of an explicit loss."""
+    data = bound_data()
     seen = []
 
-    class Seeing(OnPixels):
+    class RecordBatches(OnPixels):
         def training_step(self, batch, batch_idx):
             seen.append((batch[0]["features"].detach().clone(), batch[1].clone()))
             return super().training_step(batch, batch_idx)
 
-    module = Seeing()
+    module = RecordBatches()
     learned = BadPromptFL(clients=3, target=2, epsilon=0.5, steps=1).trigger(data, module)
     (honest, labels), (triggered, targets) = seen
     assert targets.tolist() == [2] * len(labels)
-    torch.testing.assert_close(honest, triggered, rtol=0, atol=1e-6)  # nothing is added at first
+    torch.testing.assert_close(honest, triggered, rtol=0, atol=1e-6)  # the trigger starts at zero
     features = triggered.clone().requires_grad_()
     F.cross_entropy(features * 3.0, targets).backward()
     thirds = -torch.sign(features.grad.sum(0)) * 0.05
@@ -136,8 +136,8 @@ def test_the_loss_is_that_of_honest_and_of_triggered_images():
     np.testing.assert_allclose(learned.values, np.broadcast_to(expected[None, :, None], (SIDE, SIDE, 3)), atol=1e-6)
 
 
-def test_nothing_else_changes():
-    data = bound()
+def test_learning_a_trigger_changes_nothing_else():
+    data = bound_data()
     module = OnPixels()
     module.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -162,13 +162,13 @@ def test_a_run_measures_its_success(tmp_path):
 
 
 class Blind(OnPixels):
-    """Lets no gradient through to its images."""
+    """Classifier that passes no gradient to its images."""
 
     def precompute(self, images):
         with torch.no_grad():
             return super().precompute(images)
 
 
-def test_what_no_gradient_reaches_is_told():
+def test_images_without_gradient_are_rejected():
     with pytest.raises(UserError, match="no gradient reaches them"):
-        BadPromptFL(clients=1).trigger(bound(), Blind())
+        BadPromptFL(clients=1).trigger(bound_data(), Blind())

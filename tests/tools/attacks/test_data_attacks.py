@@ -1,4 +1,4 @@
-"""The patch in pixels, the images that get it, and the success that is measured."""
+"""The patch in pixels, the images that get it, and the attack's success rate."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CLASSES = ["a", "b", "c"]
 
 
 class Grey(FederatedDataModule):
-    """Images of one grey value each: 20 times the class, plus the image's number."""
+    """Images with one grey value each: 60 times the class, plus the image's number."""
 
     def __init__(self, **options):
         super().__init__(**{"batch_size": 4, "cache_dir": None, "held_out": "b", **options})
@@ -35,11 +35,11 @@ def pixels(image):
 
 
 def means(images):
-    """Returns the mean of the upper left quarter, the image's own, and of the lower right, where the patch is."""
+    """Compute the mean of the upper left quarter, without patch, and of the lower right quarter, with patch."""
     return {"own": images[:, :, :4, :4].mean((1, 2, 3)), "corner": images[:, :, 4:, 4:].mean((1, 2, 3))}
 
 
-def bound(prepared=True, **options):
+def bound_data(prepared=True, **options):
     data = Grey(**options)
     data.prepare_data()
     data.setup("fit")
@@ -48,7 +48,7 @@ def bound(prepared=True, **options):
     return data
 
 
-def test_patch_by_hand():
+def test_the_patch_is_a_checkerboard_in_the_corner():
     image = Image.fromarray(np.full((8, 8, 3), 100, np.uint8))
     made = np.array(Patch(size=0.5, opacity=1.0).apply(image))
     row = [0, 255, 0, 255]
@@ -79,7 +79,7 @@ def test_triggered_images_have_another_fingerprint_and_label():
 
 @pytest.mark.parametrize("prepared", [True, False])
 def test_hostile_clients_train_on_a_share_of_patched_images(prepared):
-    data = bound(prepared, partition=Dispersed(4))
+    data = bound_data(prepared, partition=Dispersed(4))
     attack = BackdoorPatch(clients=2, target=1, share=0.5, size=0.5)
     hostile = attack.hostile(data.clients)
     poisoned = attack.training_data(data, Linear())
@@ -92,7 +92,7 @@ def test_hostile_clients_train_on_a_share_of_patched_images(prepared):
             ):
                 now, before = (each if prepared else means(each) for each in (inputs, own_inputs))
                 has_patch = ~torch.isclose(now["corner"], before["corner"])
-                assert torch.allclose(now["own"], before["own"]), "it is the same image"
+                assert torch.allclose(now["own"], before["own"]), "another image"
                 assert torch.equal(labels, torch.where(has_patch, 1, own))
                 assert client.id in hostile or not has_patch.any()
                 changed += int(has_patch.sum())
@@ -101,8 +101,8 @@ def test_hostile_clients_train_on_a_share_of_patched_images(prepared):
     assert 0.25 * images < changed < 0.75 * images
 
 
-def test_success_is_measured_on_patched_images_of_other_classes():
-    data = bound()
+def test_success_counts_only_patched_images_of_other_classes():
+    data = bound_data()
     triggered = BackdoorPatch(clients=1, target=1, size=0.5).training_data(data, Linear())
     honest = {split.name: split for split in data.evaluation_splits()}
     for split in triggered.evaluation_splits():
@@ -116,7 +116,7 @@ def test_success_is_measured_on_patched_images_of_other_classes():
 
 
 class Corners(Linear):
-    """A linear classifier of what `means` sees."""
+    """Linear classifier of the values from `means`."""
 
     transform = staticmethod(pixels)
 
@@ -141,8 +141,8 @@ def test_backdoor_succeeds_with_hostile_clients_and_not_without(tmp_path):
     assert {"attack_success/validation/a", "attack_success/held_out/b", "attack_success/validation"} <= attacked.keys()
 
 
-def test_what_has_no_images_is_refused(tmp_path):
+def test_data_without_images_are_rejected(tmp_path):
     with pytest.raises(UserError, match="needs a FederatedDataModule"):
         federation(tmp_path, attack=BackdoorPatch()).fit(Linear(), Points())
     with pytest.raises(UserError, match="target must be from 0 to 2"):
-        BackdoorPatch(target=3).training_data(bound(), Linear())
+        BackdoorPatch(target=3).training_data(bound_data(), Linear())

@@ -1,4 +1,4 @@
-"""Methods around the tiny CLIP with clients' images, of which audits are made."""
+"""Untrained methods with the tiny CLIP and clients' images, to audit."""
 
 import inspect
 
@@ -9,13 +9,13 @@ from fedvlp.tools.trained_run import TrainedRun
 
 @pytest.fixture
 def audited(folders, clip):
-    """Returns a function from a method's class and options to an untrained method with the images of its clients."""
+    """Make a function from a method's class and options to an untrained method with images of its clients."""
 
     def audited_run(kind, **options):
         data = folders()
         linked = {"domains": data.source_domains, "num_clients": data.num_clients}
-        known = inspect.signature(kind).parameters
-        options |= {name: value for name, value in linked.items() if name in known}
+        parameters = inspect.signature(kind).parameters
+        options |= {name: value for name, value in linked.items() if name in parameters}
         module = kind(class_names=data.class_names, clip=clip, **options)
         return TrainedRun(module, module.shared_state(), {}, data)
 

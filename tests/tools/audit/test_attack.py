@@ -1,4 +1,4 @@
-"""Which images are attacked, and the similarity of what is recovered against its definition."""
+"""The choice of attacked images, and similarities of recovered images against their definitions."""
 
 import math
 
@@ -11,19 +11,19 @@ from fedvlp.tools.trained_run import pixel_scale, read_pixels, training_images
 from fedvlp.utils.errors import UserError
 
 
-def test_targets_are_of_the_clients_in_turn_and_each_once(folders):
+def test_targets_alternate_between_clients_without_repetition(folders):
     images = training_images(folders())
     options = InversionOptions(gradients=5, images=2)
     targets = choose_targets(images, options, seed=1)
     assert [client.name for client, _ in targets] == ["ink", "paint", "ink", "paint", "ink"]
-    assert len({image.name for _, of_client in targets[::2] for image in of_client}) == 6
+    assert len({image.name for _, client_images in targets[::2] for image in client_images}) == 6
     assert choose_targets(images, options, seed=1) == targets
     assert choose_targets(images, options, seed=2) != targets
 
 
-def test_beside_each_target_is_another_image_of_its_class(folders):
+def test_each_target_is_compared_with_another_image_of_its_class(folders):
     images = training_images(folders())
-    everything = [image for of_client in images.values() for image in of_client]
+    everything = [image for client_images in images.values() for image in client_images]
     pixels = read_pixels(everything)
     for _, chosen in choose_targets(images, InversionOptions(gradients=4, images=2), seed=3):
         others = other_images(images, chosen, seed=4)
@@ -33,7 +33,7 @@ def test_beside_each_target_is_another_image_of_its_class(folders):
             assert all(everything[index] is not target for index in same)
 
 
-def test_more_images_than_a_client_has_are_refused(folders):
+def test_more_images_than_a_client_has_are_rejected(folders):
     with pytest.raises(UserError, match=r"'ink' has 9 training images, but inversion\.images"):
         choose_targets(training_images(folders()), InversionOptions(images=10), seed=0)
 
@@ -43,12 +43,12 @@ def normalised(clip, pixels):
     return (pixels - mean) / deviation
 
 
-def shown(seed):
+def random_pixels(seed):
     return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(seed))
 
 
-def test_errors_are_those_of_pixels(clip):
-    one, other = shown(0), shown(1)
+def test_similarities_are_computed_from_pixels(clip):
+    one, other = random_pixels(0), random_pixels(1)
     rows = similarities(clip, normalised(clip, one), normalised(clip, other))
     for row, a, b in zip(rows, one.numpy(), other.numpy(), strict=True):
         error = float(((a - b) ** 2).mean())

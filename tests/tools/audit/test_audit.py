@@ -1,4 +1,4 @@
-"""The measures of methods on the tiny CLIP, and what is written of them."""
+"""Measurements of methods with the tiny CLIP, and the audit's files."""
 
 import json
 from dataclasses import replace
@@ -16,26 +16,26 @@ from fedvlp.utils.errors import UserError
 
 INVERSION = InversionOptions(gradients=1, steps=1)
 SHORT = {"inversion": INVERSION, "membership": MembershipOptions(images=6, resamples=20)}
-LIKENESS = {"mse", "psnr", "ssim", "feature_cosine"}
+SIMILARITIES = {"mse", "psnr", "ssim", "feature_cosine"}
 SCHEMA = {
     "": {"method", "is_trained", "clip", "clip_fingerprint", "seed", "inversion", "membership"},
     "inversion": {"options", "phase", "sent", "mean", "images"},
     "membership": {"options", "others", "model", "clients", "all"},
 }
-IMAGE = {"image", "client", "class", "source", "gradient_distance", *LIKENESS}
+IMAGE = {"image", "client", "class", "source", "gradient_distance", *SIMILARITIES}
 RESULT = {"name", "members", "others", "member_loss", "other_loss", "auc", "low", "high"}
 
 
-def test_files_have_one_schema_and_the_same_numbers(audited, tmp_path):
-    made, picture, _ = audit(audited(PromptFL, prompt_length=2), **SHORT)
-    paths = write_audit(tmp_path / "made" / "here", made, picture)
+def test_file_and_table_have_all_keys_and_equal_values(audited, tmp_path):
+    facts_before_writing, picture, _ = audit(audited(PromptFL, prompt_length=2), **SHORT)
+    paths = write_audit(tmp_path / "new" / "folder", facts_before_writing, picture)
     assert [path.name for path in paths] == ["audit.json", "inversion.png"]
     facts = json.loads(paths[0].read_text(encoding="utf-8"))
-    assert facts == made
+    assert facts == facts_before_writing
     for section, keys in SCHEMA.items():
         assert (facts[section] if section else facts).keys() == keys, section
     assert all(row.keys() == IMAGE for row in facts["inversion"]["images"])
-    assert all(scores.keys() == LIKENESS for scores in facts["inversion"]["mean"].values())
+    assert all(scores.keys() == SIMILARITIES for scores in facts["inversion"]["mean"].values())
     assert all(row.keys() == RESULT for row in (*facts["membership"]["clients"], facts["membership"]["all"]))
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     means = facts["inversion"]["mean"]
@@ -43,11 +43,11 @@ def test_files_have_one_schema_and_the_same_numbers(audited, tmp_path):
     assert means["full model, closed form"]["ssim"] > 0.99
     assert means["prompts"]["ssim"] < 0.6
     assert facts["inversion"]["sent"] == {"prompt": [2, 64]}
-    table = audit_table(made)
+    table = audit_table(facts_before_writing)
     assert all(name in table for name in ("prompts", "full model, closed form", "same class", "AUC", "ink", "paint"))
 
 
-def test_the_same_seed_gives_the_same_audit_whatever_was_drawn_before(audited):
+def test_an_audit_depends_only_on_its_seed(audited):
     method = audited(PromptFL, prompt_length=2)
     first, picture, _ = audit(method, **SHORT)
     torch.rand(7)
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_audit_whatever_was_drawn_before(audited):
     ("kind", "options"),
     [(DiPrompT, {"prompt_length": 4, "upload_query": False}), (SingleDomain, {"prompt_length": 2})],
 )
-def test_an_audit_leaves_the_method_as_it_was(audited, kind, options):
+def test_an_audit_does_not_change_the_method(audited, kind, options):
     method = audited(kind, **options)
     if method.module.personal:
         method = replace(method, personal={client: {"prompt": torch.full((2, 64), 0.1 * client)} for client in (0, 1)})
@@ -76,7 +76,7 @@ def test_an_audit_leaves_the_method_as_it_was(audited, kind, options):
     assert not any(weight.requires_grad for weight in method.clip.parameters())
 
 
-def test_several_images_of_a_gradient_are_put_in_their_order(audited):
+def test_several_images_per_gradient_are_matched_to_the_targets(audited):
     options = replace(INVERSION, images=3)
     facts = audit(audited(PLAN, prompt_length=2), ["inversion"], options)[0]["inversion"]
     assert facts["sent"].keys() == {"pool.own.text", "pool.own.visual"}
@@ -85,7 +85,7 @@ def test_several_images_of_a_gradient_are_put_in_their_order(audited):
 
 
 def image_loss(run, images):
-    """The mean loss of images that are looked at one by one."""
+    """Compute the mean loss, one image at a time."""
     losses = []
     for image in images:
         with torch.no_grad():
@@ -94,7 +94,7 @@ def image_loss(run, images):
     return np.mean(losses)
 
 
-def test_a_method_without_a_server_is_measured_with_its_clients_own_prompts(audited):
+def test_a_method_without_a_server_is_audited_with_personal_prompts(audited):
     run = audited(SingleDomain, prompt_length=2)
     own = {0: torch.zeros(2, 64), 1: torch.full((2, 64), 0.3)}
     run = replace(run, personal={client: {"prompt": prompt} for client, prompt in own.items()})
@@ -111,7 +111,7 @@ def test_a_method_without_a_server_is_measured_with_its_clients_own_prompts(audi
 
 
 @pytest.mark.parametrize("kind", [FedNCM, ZeroShotCLIP])
-def test_what_a_method_does_not_have_is_left_out_or_refused(kind, audited, tmp_path):
+def test_unavailable_parts_are_skipped_or_rejected(kind, audited, tmp_path):
     method = audited(kind)
     facts, picture, left_out = audit(method, **SHORT)
     assert [line.split(":")[0] for line in left_out] == ["inversion left out"]
@@ -127,6 +127,6 @@ def test_what_a_method_does_not_have_is_left_out_or_refused(kind, audited, tmp_p
         audit(audited(PromptFL, prompt_length=2), ["inversion"], InversionOptions(phase="x"))
 
 
-def test_a_gradient_of_zero_is_refused(audited):
+def test_a_zero_gradient_is_rejected(audited):
     with pytest.raises(UserError, match="The gradient of the prompts can't be inverted, because its length is 0"):
         audit(audited(PLAN, prompt_length=2), ["inversion"], InversionOptions(phase="aggregators"))

@@ -1,4 +1,4 @@
-"""``fedvlp audit``: what it writes for trained runs, prompts alone and untrained methods, and what it refuses."""
+"""``fedvlp audit``: files for trained runs, prompts without a run, and untrained methods; and errors."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_run_is_audited_into_its_folder(copied_run, capsys):
+def test_the_audit_is_written_to_the_run_folder(copied_run, capsys):
     folder = copied_run
     assert main(["audit", f"--ckpt_path={folder}", *SHORT]) == 0
     printed = capsys.readouterr().out
@@ -31,44 +31,44 @@ def test_a_run_is_audited_into_its_folder(copied_run, capsys):
     assert [result["name"] for result in facts["membership"]["clients"]] == ["ink", "paint"]
 
 
-def test_prompts_alone_are_audited_with_data(finished_run, image_root, tmp_path, capsys):
+def test_prompts_without_a_run_need_data(finished_run, image_root, tmp_path, capsys):
     path = tmp_path / "prompts.safetensors"
     shutil.copyfile(finished_run / "prompts.safetensors", path)
     assert main(["audit", f"--ckpt_path={path}", *SHORT]) == 1
     assert "PromptFL can't be audited. inversion left out: There are no images" in capsys.readouterr().err
-    given = ["--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo", "--data.cache_dir=null"]
-    assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path}", "--what=membership", *given, *SHORT]) == 0
+    arguments = ["--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo", "--data.cache_dir=null"]
+    assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path}", "--what=membership", *arguments, *SHORT]) == 0
     assert "AUC" in capsys.readouterr().out
 
 
 def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    given = [
+    arguments = [
         *("--config=methods/diprompt", "--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo"),
         *("--data.cache_dir=null", "--model.clip.name=fedvlp-tiny", "--model.prompt_length=4"),
         *("--what=membership", "--seed_everything=3"),
     ]
-    assert main(["audit", *given, *SHORT]) == 0
+    assert main(["audit", *arguments, *SHORT]) == 0
     assert "model: the server's" in capsys.readouterr().out
     facts = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
     assert (facts["method"], facts["is_trained"], facts["seed"]) == ("DiPrompT", False, 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["--what=membership,words"], "--what: expected inversion, membership (comma-separated); got 'words'"),
         (["--ckpt_path=last"], "audit needs a run"),
         (["--ckpt_path=nowhere"], "No file"),
     ],
 )
-def test_mistakes_write_nothing(finished_run, tmp_path, capsys, given, message):
-    assert main(["audit", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}", *SHORT, *given]) == 1
+def test_wrong_options_write_no_files(finished_run, tmp_path, capsys, arguments, message):
+    assert main(["audit", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}", *SHORT, *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_in_place_of_the_folder_is_refused_before_any_work(finished_run, tmp_path, capsys):
+def test_a_file_as_output_folder_is_rejected_before_any_work(finished_run, tmp_path, capsys):
     (tmp_path / "out").touch()
     assert main(["audit", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}"]) == 1
     assert "Expected a folder for --output" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The gradients of methods against differences of losses, and the image in a ViT's full gradient."""
+"""Uploaded gradients of methods, and the image in the full gradient of a ViT."""
 
 import pytest
 import torch
@@ -42,12 +42,12 @@ def started(module, phase=0):
     ],
     ids=["bias", "promptfl", "single_domain", "plan", "adapt", "diprompt"],
 )
-def test_what_is_sent_is_what_is_inverted(clip, make, phase, expected):
+def test_the_inverted_parameters_are_the_uploaded_parameters(clip, make, phase, expected):
     assert set(uploaded_parameters(started(make(clip), phase))) == expected
 
 
 def embedding_gradient(image, width, size):
-    """The gradient of some loss of tokens: class token, then patches by a convolution, each with its position."""
+    """Compute a loss gradient of tokens: a class token and patches from a convolution, with added positions."""
     generator = torch.Generator().manual_seed(3)
     layer = torch.randn(width, 3, size, size, generator=generator).requires_grad_()
     patches = (image.shape[-1] // size) ** 2
@@ -55,16 +55,16 @@ def embedding_gradient(image, width, size):
     tokens = F.conv2d(image, layer, stride=size).flatten(2).mT
     tokens = torch.cat([torch.zeros(1, 1, width), tokens], dim=1) + positions
     loss = (tokens * torch.randn(tokens.shape, generator=generator)).tanh().square().sum()
-    of_layer, of_positions = torch.autograd.grad(loss, (layer, positions))
-    return {PATCH_LAYER: of_layer, POSITIONS: of_positions}
+    layer_gradient, position_gradient = torch.autograd.grad(loss, (layer, positions))
+    return {PATCH_LAYER: layer_gradient, POSITIONS: position_gradient}
 
 
-def test_more_patches_than_numbers_in_a_token_give_no_image():
+def test_no_image_is_recovered_if_a_token_has_too_few_values():
     image = torch.randn(1, 3, 12, 12)
     assert recover_image(embedding_gradient(image, width=8, size=4)) is None
 
 
-def test_the_full_gradient_of_a_clip_holds_its_image(clip):
+def test_the_image_is_recovered_from_the_full_gradient_of_a_clip(clip):
     module = started(PromptFL(CLASSES, clip, prompt_length=2))
     image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(6))
     with trainable_tower(module) as tower:

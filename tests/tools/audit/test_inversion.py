@@ -1,4 +1,4 @@
-"""Gradients of a linear classifier, which hold their image, and what the attack makes of them."""
+"""Inversion of a linear classifier's gradients, which contain their image."""
 
 import pytest
 import torch
@@ -21,14 +21,14 @@ def gradient_of(images, labels=LABEL):
     return {"weight": parts[0], "bias": parts[1]}
 
 
-def options(**given):
-    return InversionOptions(**{"steps": 160, "total_variation": 0.0, **given})
+def options(**changed):
+    return InversionOptions(**{"steps": 160, "total_variation": 0.0, **changed})
 
 
 @pytest.mark.parametrize("distance", ["cosine", "squared"])
 def test_a_linear_classifier_is_inverted_exactly(distance):
     sent = gradient_of(IMAGE)
-    exact = sent["weight"][1] / sent["bias"][1]  # each row of dL/dW is x times a number of dL/db
+    exact = sent["weight"][1] / sent["bias"][1]  # each row of dL/dW is x times an entry of dL/db
     assert exact.tolist() == pytest.approx(IMAGE[0].tolist(), abs=1e-6)
     images, least = invert(gradient_of, sent, torch.zeros(1, 4), BOUNDS, options(distance=distance))
     assert images[0].tolist() == pytest.approx(exact.tolist(), abs=5e-3)
@@ -36,7 +36,7 @@ def test_a_linear_classifier_is_inverted_exactly(distance):
     assert least == pytest.approx(gradient_distance(gradient_of(images), sent, distance).item(), abs=1e-6)
 
 
-def test_the_nearest_image_is_taken_and_not_the_last():
+def test_the_result_is_the_nearest_image_and_not_the_last():
     sent = gradient_of(IMAGE)
     start = IMAGE + 0.01
     images, least = invert(gradient_of, sent, start, BOUNDS, options(steps=3, step_size=0.9))
@@ -44,7 +44,7 @@ def test_the_nearest_image_is_taken_and_not_the_last():
     assert least == gradient_distance(gradient_of(start), sent, "cosine").item()
 
 
-def test_total_variation_smooths_what_is_found():
+def test_total_variation_smooths_the_recovered_image():
     def flat_gradient(images):
         return {"mean": images.mean(dim=(2, 3)) + 0 * images.sum()}
 

@@ -1,4 +1,4 @@
-"""The area under the curve against counted pairs, and the comparison within domains."""
+"""The area under the ROC curve against counted pairs, and the comparison within domains."""
 
 import numpy as np
 import pytest
@@ -10,26 +10,26 @@ SKETCH = Stratum(np.array([5.0, 4.1]), np.array([4.4, 6.0, 5.0]))
 
 
 def pairs(stratum):
-    """One for each pair that the member wins, a half for a tie."""
+    """Score each pair: 1 if the member wins, 0.5 for a tie."""
     return [1.0 if m < o else 0.5 if m == o else 0.0 for m in stratum.members for o in stratum.others]
 
 
 @pytest.mark.parametrize("strata", [[PHOTO], [SKETCH], [PHOTO, SKETCH]])
-def test_area_is_the_share_of_pairs(strata):
+def test_area_is_the_mean_score_of_pairs(strata):
     counted = [score for stratum in strata for score in pairs(stratum)]
     assert stratified_auc(strata) == pytest.approx(sum(counted) / len(counted))
 
 
-def test_a_shift_between_domains_is_not_taken_for_membership():
+def test_a_shift_between_domains_is_not_mistaken_for_membership():
     generator = np.random.default_rng(0)
     easy = Stratum(generator.normal(0, 1, 300), generator.normal(0, 1, 30))
     hard = Stratum(generator.normal(9, 1, 30), generator.normal(9, 1, 300))
     joined = Stratum(np.concatenate([easy.members, hard.members]), np.concatenate([easy.others, hard.others]))
-    assert stratified_auc([joined]) > 0.85, "most members are of the easy domain"
+    assert stratified_auc([joined]) > 0.85, "the easy domain has most members"
     assert stratified_auc([easy, hard]) == pytest.approx(0.5, abs=0.07)
 
 
-def test_interval_surrounds_the_area_and_grows_with_the_confidence():
+def test_the_interval_contains_the_area_and_grows_with_confidence():
     strata = [PHOTO, SKETCH]
     found = {
         confidence: interval(strata, MembershipOptions(resamples=300, confidence=confidence), np.random.default_rng(7))

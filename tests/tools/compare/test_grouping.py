@@ -98,7 +98,7 @@ def test_runs_without_a_data_description_get_separate_tables():
 
 
 def test_centralised_runs_join_each_table_of_the_same_images():
-    """The clients do not matter. They get a table of their own only if no other run has these images."""
+    """The clients do not matter. They get a separate table only if no other run has these images."""
     one, other = make_record(), make_record(data={"partition": "20 clients"})
     pooled = make_record(method="SWAD", data={"partition": CENTRALISED})
     elsewhere = make_record(data={"partition": CENTRALISED, "shots": 4})

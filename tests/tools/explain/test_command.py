@@ -1,4 +1,4 @@
-"""``fedvlp explain``: what it writes for trained runs of several methods, and what it refuses."""
+"""``fedvlp explain``: files for trained runs of several methods, and errors."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from tests.helpers.runs import short_fit
 
 @pytest.fixture(scope="module")
 def trip_run(image_root, tmp_path_factory):
-    """The folder of a run of one round."""
+    """Train TRIP for one round and return the run folder."""
     root = tmp_path_factory.mktemp("trained")
     options = ["--trainer.rounds=1", "--model.num_experts=2", "--model.prompt_length=3"]
     assert main(["fit", "--config=methods/trip", *short_fit(image_root, root), *options]) == 0
@@ -29,7 +29,7 @@ def trip_run(image_root, tmp_path_factory):
 
 @pytest.fixture
 def learned_words(monkeypatch):
-    """Takes the tiny CLIP's words for learned ones, as those of other CLIPs are."""
+    """Treat the tiny CLIP as a CLIP with learned words."""
     monkeypatch.setattr("fedvlp.tools.explain.command.BUNDLED", {})
 
 
@@ -37,7 +37,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_everything_of_a_run(trip_run, tmp_path, capsys):
+def test_a_run_is_explained_by_all_pictures(trip_run, tmp_path, capsys):
     folder = shutil.copytree(trip_run, tmp_path / "run")
     assert main(["explain", f"--ckpt_path={folder}", "--num_images=2"]) == 0
     files = ["captions.json", "experts.png", "overlays.png", "predictions.png"]
@@ -51,7 +51,7 @@ def test_everything_of_a_run(trip_run, tmp_path, capsys):
     assert captions[1]["alt"].count("maps for") == 2
 
 
-def test_words_are_those_of_the_trained_prompts_and_need_no_data(trip_run, tmp_path):
+def test_words_come_from_the_trained_prompts_and_need_no_data(trip_run, tmp_path):
     folder = shutil.copytree(trip_run, tmp_path / "run")
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     config["data"]["init_args"]["root"] = "/nowhere"
@@ -65,7 +65,7 @@ def test_words_are_those_of_the_trained_prompts_and_need_no_data(trip_run, tmp_p
     assert [float(row["distance"]) for row in found] == pytest.approx(distances[:, 0].tolist(), abs=1e-5)
 
 
-def test_prompts_alone_need_images(trip_run, image_root, tmp_path, capsys):
+def test_prompts_without_a_run_need_images(trip_run, image_root, tmp_path, capsys):
     prompts = shutil.copy(trip_run / "prompts.safetensors", tmp_path)
     image = str(image_root / "ink" / "star" / "0.png")
     assert main(["explain", "--ckpt_path", prompts, "--images", image, image, "--what=experts"]) == 0
@@ -93,19 +93,19 @@ def test_a_run_of_a_method_with_one_prompt_shows_no_experts(copied_run, capsys, 
         (["--images=missing.png"], "does not exist"),
     ],
 )
-def test_mistakes_write_nothing(finished_run, tmp_path, capsys, arguments, message):
+def test_wrong_options_write_no_files(finished_run, tmp_path, capsys, arguments, message):
     assert main(["explain", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}", *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_pictures_of_the_same_kinds_are_replaced_in_the_list_and_others_stay(tmp_path):
-    def listed():
+def test_pictures_of_the_same_kind_are_replaced_and_others_stay(tmp_path):
+    def listed_files():
         return [entry["file"] for entry in json.loads((tmp_path / "captions.json").read_text(encoding="utf-8"))]
 
-    picture = Picture(Figure(figsize=(1, 1)), "title", "what it is", "seen")
+    picture = Picture(Figure(figsize=(1, 1)), "title", "caption", "description")
     first = {"overlays": {"overlays_1.png": picture, "overlays_2.png": picture}, "experts": {"experts.png": picture}}
-    assert [path.name for path in write_explanations(tmp_path, first)] == listed()
+    assert [path.name for path in write_explanations(tmp_path, first)] == listed_files()
     write_explanations(tmp_path, {"overlays": {"overlays.png": picture, "overlays.csv": "1,2"}})
-    assert listed() == ["experts.png", "overlays.png"]
+    assert listed_files() == ["experts.png", "overlays.png"]
     assert (tmp_path / "overlays.csv").read_text(encoding="utf-8") == "1,2"

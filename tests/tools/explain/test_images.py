@@ -1,4 +1,4 @@
-"""Relevance against forward passes written out by hand, and which images and features are looked at."""
+"""Relevance maps against explicit forward passes, and the choice of images and features."""
 
 import copy
 import math
@@ -40,7 +40,7 @@ TOWERS = {
 
 @pytest.fixture(scope="module")
 def random_clips():
-    """Small CLIPs with random weights, by the kind of their image tower."""
+    """Make small CLIPs with random weights, by the kind of their image tower."""
     tokenizer = open_clip.SimpleTokenizer(context_length=77)
     clips = {}
     for name, vision in TOWERS.items():
@@ -55,13 +55,13 @@ def images_for(clip, count=2):
 
 
 def classifier(clip):
-    """Logits by an arbitrary linear layer, in place of texts."""
+    """Make a function that computes logits with a random linear layer instead of texts."""
     weights = torch.randn(clip.embed_dim, 3, generator=torch.Generator().manual_seed(4))
     return lambda features: features @ weights
 
 
-def by_hand(clip, image, label, prompt):
-    """Returns both maps of one image, with attention spelled out; a prompt stands behind the patches."""
+def explicit_maps(clip, image, label, prompt):
+    """Compute both maps of an image with explicit attention; prompt tokens follow the patches."""
     visual = clip.model.visual
     hidden = visual._embeds(image[None])[0]  # [N, W]
     patches = len(hidden) - 1
@@ -101,7 +101,7 @@ def by_hand(clip, image, label, prompt):
 
 @pytest.mark.parametrize("method", ["grad_cam", "attention"])
 @pytest.mark.parametrize(("tower", "length"), [("vit", 0), ("scaled", 2)])
-def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
+def test_maps_of_a_vit_match_explicit_attention(random_clips, tower, method, length):
     clip = random_clips[tower]
     images = images_for(clip)
     labels = torch.tensor([2, 0])
@@ -114,14 +114,14 @@ def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
     found = relevance(clip, logits, images, labels, method)
     assert not any(layer._forward_hooks for layer in clip.modules())
     for image, label, values in zip(images, labels, found, strict=True):
-        wanted = by_hand(clip, image, int(label), prompt)[method]
+        wanted = explicit_maps(clip, image, int(label), prompt)[method]
         assert wanted.max() > 0
         torch.testing.assert_close(values, wanted, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["biomed", "eva02"])
-def test_attention_of_timms_vits_is_that_of_their_written_out_attention(random_clips, kind):
-    """timm writes attention out if asked to, and drops some of its weights by a layer, which sees them."""
+def test_attention_of_timms_vits_matches_their_explicit_attention(random_clips, kind):
+    """timm can compute attention explicitly; the weights then pass through a dropout layer, which a hook can read."""
     clip = random_clips[kind]
     images = images_for(clip)
     labels = torch.tensor([2, 0])
@@ -139,7 +139,7 @@ def test_attention_of_timms_vits_is_that_of_their_written_out_attention(random_c
     assert choose_method(clip) == "attention"
 
 
-def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips):
+def test_grad_cam_of_pooled_patches_uses_the_last_attention_output(random_clips):
     clip = random_clips["siglip"]
     trunk = clip.model.visual.trunk
     images = images_for(clip)
@@ -161,7 +161,7 @@ def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips
 
 
 @pytest.mark.parametrize("kind", ["resnet", "convnext"])
-def test_of_a_tower_with_stages_is_that_by_hand(random_clips, kind):
+def test_maps_of_a_tower_with_stages_match_explicit_grad_cam(random_clips, kind):
     clip = random_clips[kind]
     images = images_for(clip)
     labels = torch.tensor([1, 1])
@@ -184,8 +184,8 @@ def test_of_a_tower_with_stages_is_that_by_hand(random_clips, kind):
         relevance(clip, lambda pixels: clip.encode_image(pixels), images, labels, "attention")
 
 
-def test_a_tower_of_a_methods_own_is_looked_into(random_clips):
-    """As into that of a CLIP that has its weights; zero-shot CLIP beside it keeps its own."""
+def test_maps_use_a_methods_own_image_tower(random_clips):
+    """The maps equal maps of a CLIP with the trained weights; zero-shot maps still use the original tower."""
     clip = random_clips["vit"]
     module = FineTuning(NAMES, clip).eval()
     with torch.no_grad():
@@ -204,7 +204,7 @@ def test_a_tower_of_a_methods_own_is_looked_into(random_clips):
     assert not torch.allclose(expected, fixed, rtol=0.1)
 
 
-def test_the_mixture_is_a_constant(clip):
+def test_routing_weights_are_constants_of_the_gradient(clip):
     module = TRIP(NAMES, clip=clip, num_experts=2, prompt_length=2).eval()
     images = images_for(clip)
     labels = torch.tensor([0, 2])
@@ -218,7 +218,7 @@ def test_the_mixture_is_a_constant(clip):
     torch.testing.assert_close(found, relevance(clip, logits, images, labels, "grad_cam"), rtol=1e-3, atol=1e-6)
 
 
-def test_what_attention_or_gradients_do_not_reach_is_refused(clip, random_clips):
+def test_unsupported_towers_and_features_are_rejected(clip, random_clips):
     with pytest.raises(RuntimeError, match="return `features`"):
         relevance(clip, lambda pixels: pixels.mean((2, 3)), images_for(clip), torch.tensor([0, 1]), "attention")
     swin = random_clips["swin"]
@@ -234,7 +234,7 @@ def test_what_attention_or_gradients_do_not_reach_is_refused(clip, random_clips)
         (ADAPT, {"domains": ["oil"]}, ["zero-shot CLIP", "ADAPT", "prompt of oil"]),
     ],
 )
-def test_views_are_fixed_mixed_and_single(clip, kind, options, names):
+def test_views_are_zero_shot_method_and_single_experts(clip, kind, options, names):
     module = kind(NAMES, clip=clip, **options).eval()
     images = images_for(clip)
     predicted = compute_views(module, images, None, "attention")
@@ -247,11 +247,11 @@ def test_views_are_fixed_mixed_and_single(clip, kind, options, names):
     asked = compute_views(module, images, other, "attention")
     assert torch.equal(asked.classes, other)
     assert not torch.equal(asked.maps[names[0]], predicted.maps[names[0]])
-    if kind is TRIP:  # one expert alone is a TRIP whose experts are all that one
+    if kind is TRIP:  # a single expert equals a TRIP with equal experts
         module.experts.data[:] = module.experts.data[:1].clone()
-        alone = compute_views(module, images, other, "attention").maps
-        torch.testing.assert_close(alone["expert 1"], alone["TRIP"], rtol=1e-3, atol=1e-6)
-        torch.testing.assert_close(alone["expert 1"], asked.maps["expert 1"], rtol=1e-3, atol=1e-6)
+        single = compute_views(module, images, other, "attention").maps
+        torch.testing.assert_close(single["expert 1"], single["TRIP"], rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(single["expert 1"], asked.maps["expert 1"], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_views_are_fixed_mixed_and_single(clip, kind, options, names):
         ({"test_fraction": 0.3}, {"ink", "paint", "photo"}),
     ],
 )
-def test_no_client_trained_on_what_is_looked_at(image_root, clip, options, domains):
+def test_chosen_images_were_not_used_for_training(image_root, clip, options, domains):
     data = DomainFolders(str(image_root), cache_dir=None, **options)
     data.setup()
     data.bind(clip.preprocess)
@@ -273,18 +273,18 @@ def test_no_client_trained_on_what_is_looked_at(image_root, clip, options, domai
         if entry["role"] == "train":
             trained.update(entry["images"])
     samples = read_run_samples(images, CLASSES, clip)
-    for place, name in enumerate(samples.names):
+    for index, name in enumerate(samples.names):
         assert name not in trained
-        domain, class_name = samples.titles[place].split(": ")
+        domain, class_name = samples.titles[index].split(": ")
         path = image_root / name if (image_root / name).exists() else image_root / domain / name
-        assert CLASSES[samples.labels[place]] == class_name
+        assert CLASSES[samples.labels[index]] == class_name
         assert class_name in path.parts
-        torch.testing.assert_close(samples.pixels[place], clip.preprocess(Image.open(path).convert("RGB")))
+        torch.testing.assert_close(samples.pixels[index], clip.preprocess(Image.open(path).convert("RGB")))
     everything = choose_images(data, 1000)
     assert len({(image.domain, image.name) for image in everything}) == len(everything) > 6
 
 
-def test_files_have_names_and_no_labels(image_root, clip):
+def test_image_files_have_titles_but_no_labels(image_root, clip):
     samples = read_samples([str(image_root / "ink" / "star")], clip)
     assert samples.titles == ["0.png", "1.png", "2.png", "3.png"]
     assert set(samples.labels.tolist()) == {-1}

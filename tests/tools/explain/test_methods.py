@@ -26,7 +26,7 @@ def images_for(clip, count=3):
 
 
 class TwoKinds(PromptLearner):
-    """Two kinds of prompts of three vectors, and parameters that are none."""
+    """Method with two kinds of prompts, three vectors each, and one parameter that is no prompt."""
 
     def __init__(self, class_names, clip):
         super().__init__(class_names, clip, None)
@@ -40,7 +40,7 @@ class TwoKinds(PromptLearner):
         return self.precomputed(inputs)["features"][:, :2]
 
 
-def test_in_general_prompts_are_parameters_in_the_shape_that_the_text_encoder_takes(clip):
+def test_prompts_are_parameters_with_the_text_encoders_shape(clip):
     prompts = text_prompts(TwoKinds(CLASSES, clip))
     assert list(prompts) == ["common prompt", "expert 1", "expert 2"]
     assert {tuple(prompt.shape) for prompt in prompts.values()} == {(3, clip.text_width)}
@@ -57,29 +57,29 @@ def test_in_general_prompts_are_parameters_in_the_shape_that_the_text_encoder_ta
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip), ["global prompt", "prompt of ink", "prompt of oil"]),
     ],
 )
-def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, names):
+def test_methods_with_several_prompts_name_the_deployed_prompts(clip, make, names):
     prompts = text_prompts(make(clip))
     assert [name for name in prompts if name != "query prompt"] == names
     assert {prompt.shape[-1] for prompt in prompts.values()} == {clip.text_width}
 
 
 @pytest.mark.parametrize("options", [{"eval_capacity": 1.0}, {"matched_to": "experts"}])
-def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
+def test_shares_of_tokens_equal_the_routing_weights(clip, options):
     module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, **options).eval()
     images = images_for(clip)
     experts = token_experts(module, images)
     constants = module.precompute(images)
     weights = module.router(constants, module.expert_features)
     assert experts.shape == (3, clip.num_image_tokens)
-    for tokens, of_image, kept in zip(experts, weights, constants["eval_kept"], strict=True):
-        assert expert_shares(tokens, 3) == pytest.approx(of_image.tolist())
-        assert (tokens >= 0).float().mean() == pytest.approx(float(kept))
+    for tokens, image_weights, share_routed in zip(experts, weights, constants["eval_kept"], strict=True):
+        assert expert_shares(tokens, 3) == pytest.approx(image_weights.tolist())
+        assert (tokens >= 0).float().mean() == pytest.approx(float(share_routed))
     if options.get("matched_to") is None:
-        alone = token_experts(module, images[1:2])
-        assert torch.equal(alone[0], experts[1])
+        single = token_experts(module, images[1:2])
+        assert torch.equal(single[0], experts[1])
 
 
-def test_learned_routers_send_each_token_to_its_likeliest_expert_or_none(clip):
+def test_learned_routers_show_token_experts_only_for_token_routing(clip):
     images = images_for(clip)
     by_token, by_image = (
         TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing=routing).eval()

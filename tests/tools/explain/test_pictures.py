@@ -1,4 +1,4 @@
-"""What stands in each picture, and beside it for readers who can't see it."""
+"""The content of each picture, and its text alternative."""
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ SAMPLES = Samples(
 )
 
 
-def test_each_image_has_its_class_and_the_predicted_ones():
+def test_each_image_has_its_class_and_predictions():
     by_classifier = {
         "zero-shot CLIP": torch.tensor([[0.75, 0.25], [0.5, 0.5]]),
         "PLAN": torch.tensor([[0.125, 0.875], [0.375, 0.625]]),
@@ -36,7 +36,7 @@ def test_each_image_has_its_class_and_the_predicted_ones():
     assert "ink: dog – ✗ zero-shot CLIP: cat 75%; ✓ PLAN: dog 88%" in picture.alt
 
 
-def test_overlays_name_the_class_in_question_and_the_best():
+def test_overlays_name_the_requested_and_the_best_class():
     maps = torch.zeros(2, 3, 3)
     maps[:, 2, 0] = 1
     probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]])

@@ -1,4 +1,4 @@
-"""Exported files compute what the methods do: all by their exportable forward, a few by files that are run."""
+"""Exported files give the methods' logits: all methods by their exportable forward, some by loading real files."""
 
 import json
 
@@ -26,13 +26,13 @@ from tests.helpers.configs import each_config
 from tests.helpers.shapes import unchecked
 
 
-def made(config):
+def load_method(config):
     return trained(method(configs_folder() / "methods" / f"{config}.yaml", load_clip("fedvlp-tiny")))
 
 
-def plain_loop(goes_on, step, values):
-    """A loop of Python, in place of the one that an export writes down."""
-    while goes_on(*values):
+def plain_loop(condition, step, values):
+    """Replace the exported loop by a Python loop."""
+    while condition(*values):
         values = step(*values)
     return values
 
@@ -40,7 +40,7 @@ def plain_loop(goes_on, step, values):
 @pytest.mark.parametrize("config", each_config())
 @torch.no_grad()
 def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
-    classifier = ExportedClassifier(made(config))
+    classifier = ExportedClassifier(load_method(config))
     images = example_images(classifier.method, 3, seed=7)
     ours = classifier(images)
     assert ours.std() > 1e-3
@@ -50,7 +50,7 @@ def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
         torch.testing.assert_close(classifier(images), ours, rtol=0, atol=2e-5)
 
 
-def test_bits_of_all_kinds_of_numbers():
+def test_bits_of_all_kinds_of_floats():
     values = torch.randint(-(2**31), 2**31, (20_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
     values = values.view(torch.float32)
     powers = torch.exp2(torch.arange(-149, 128).double()).float()
@@ -59,7 +59,7 @@ def test_bits_of_all_kinds_of_numbers():
     assert torch.equal(float_bits(every), every.view(torch.int32).long())
 
 
-def test_routing_among_more_experts_than_a_graph_can_hold_is_refused():
+def test_routing_among_too_many_experts_is_rejected():
     centroids = torch.randn(4, 8, 12, generator=torch.Generator().manual_seed(0))
     keys = make_keys("orthogonal", 9, 12, seed=1)
     expected = match_clusters(centroids, keys[:8])
@@ -71,10 +71,10 @@ def test_routing_among_more_experts_than_a_graph_can_hold_is_refused():
 
 @pytest.mark.every_config
 def test_files_give_the_same_logits(tmp_path, monkeypatch):
-    """Weights of ONNX are in a second file, as of a large graph. Other methods are measured in experiments/export."""
+    """ONNX weights are in a second file, like for a large graph. experiments/export measures other methods."""
     monkeypatch.setattr("fedvlp.tools.export.graph.MAX_FILE_BYTES", 0)
     onnx = pytest.importorskip("onnx")
-    module = made("promptfl")
+    module = load_method("promptfl")
     with unchecked():
         program = export_program(ExportedClassifier(module), example_images(module, 2))
         monkeypatch.setattr(export, "export_program", lambda classifier, examples: program)
@@ -91,8 +91,8 @@ def test_files_give_the_same_logits(tmp_path, monkeypatch):
 
 
 @pytest.mark.every_config
-def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_path):
-    """ONNX Runtime 1.24 and before takes a transposition into a product, and then has no operator for doubles."""
+def test_products_of_doubles_load_in_older_runtimes(tmp_path):
+    """ONNX Runtime up to 1.24 fuses transposition and product, and lacks this operator for doubles."""
     onnx = pytest.importorskip("onnx")
 
     class Products(torch.nn.Module):
@@ -110,13 +110,13 @@ def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_pa
     images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
     write_onnx(export_program(Products(), images), {}, tmp_path / "model.onnx")
     kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
-    assert kinds.count("Einsum") == 4  # of the matrices in double precision
-    assert kinds.count("MatMul") == 2  # of the vector, and in single precision
+    assert kinds.count("Einsum") == 4  # matrix products in double precision
+    assert kinds.count("MatMul") == 2  # the product with a vector, and the product in single precision
     found = load_onnx(tmp_path / "model.onnx")(images)
     torch.testing.assert_close(found, Products()(images), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_are_stored_without_what_they_were_cut_from():
+def test_a_view_is_stored_without_its_base_tensor():
     class Cut(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -137,10 +137,10 @@ def write_nothing(program, description, path):
 
 
 def fill_disk(program, description, path):
-    raise OSError("8 requested and 0 written")  # NumPy's error, which has no number
+    raise OSError("8 requested and 0 written")  # NumPy's error, without errno
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "export_program", lambda classifier, examples: None)
     for write, message in (
         (write_nothing, "more than 1e-04"),
@@ -149,10 +149,10 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
         other = Format(write, lambda path: lambda images: torch.full((len(images), 7), 3.0))
         monkeypatch.setitem(FORMATS, "torch_export", other)
         with unchecked(), pytest.raises(UserError, match=message):
-            export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
+            export_method(load_method("zero_shot"), "torch_export", tmp_path / "model.pt2")
     with pytest.raises(UserError, match="another suffix"):
-        export_method(made("zero_shot"), "torch_export", tmp_path / "model.json")
+        export_method(load_method("zero_shot"), "torch_export", tmp_path / "model.json")
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "fedvlp\[export\]"'):
-        export_method(made("zero_shot"), "onnx", tmp_path / "model.onnx")
+        export_method(load_method("zero_shot"), "onnx", tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The folder that is given to others, and its card."""
+"""The published folder of a run, and its card."""
 
 import shutil
 
@@ -19,10 +19,10 @@ def logits_of(classifier):
     return classifier(torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(5)))
 
 
-def test_the_folder_is_loaded_and_its_card_is_the_same_each_time(finished_run, tmp_path, clip, capsys):
+def test_the_folder_can_be_loaded_and_is_reproducible(finished_run, tmp_path, clip, capsys):
     assert main(["push", str(finished_run), "ann/figs", "--output", str(tmp_path / "one")]) == 0
     assert str(tmp_path / "one" / "README.md") in capsys.readouterr().out.splitlines()
-    runs = str(finished_run.parent)  # of which the newest is taken, as everywhere
+    runs = str(finished_run.parent)  # the newest run is used, like in other commands
     assert main(["push", runs, "ann/figs", "--output", str(tmp_path / "two")]) == 0
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["README.md", "config.yaml", "prompts.safetensors", "summary.json"]
@@ -34,7 +34,7 @@ def test_the_folder_is_loaded_and_its_card_is_the_same_each_time(finished_run, t
     assert loaded.class_names == fedvlp.from_pretrained(finished_run, clip=clip).class_names
 
 
-def test_the_card_says_what_the_run_says(finished_run, tmp_path):
+def test_the_card_contains_the_runs_results(finished_run, tmp_path):
     write_folder(finished_run, tmp_path / "out", "ann/figs", license="apache-2.0")
     card = (tmp_path / "out" / "README.md").read_text()
     _, metadata, text = card.split("---\n", 2)
@@ -49,7 +49,7 @@ def test_the_card_says_what_the_run_says(finished_run, tmp_path):
     assert "Guo et al." in text
 
 
-def test_what_clients_keep_is_not_given_away(build, tmp_path, clip):
+def test_personal_tensors_are_not_published(build, tmp_path, clip):
     run = build("fed_otp", "--trainer.rounds=1")
     run.trainer.fit(run.model, run.datamodule)
     folder = run.trainer.folder
@@ -60,7 +60,7 @@ def test_what_clients_keep_is_not_given_away(build, tmp_path, clip):
     assert torch.equal(logits_of(fedvlp.from_pretrained(tmp_path / "out", clip=clip)), expected)
 
 
-def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
+def test_an_unfinished_run_is_rejected(finished_run, tmp_path, capsys):
     assert main(["push", str(tmp_path), "ann/figs", "--output", str(tmp_path / "out")]) == 1
     assert "is not a run: it has no summary.json." in capsys.readouterr().err
     shutil.copy(finished_run / "config.yaml", tmp_path)

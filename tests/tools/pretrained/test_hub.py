@@ -1,4 +1,4 @@
-"""A run's model on a hub: a stand-in for its client has the real signatures, and repositories are folders."""
+"""Models on a hub, with an imitation of its client that has the real signatures and stores repositories as folders."""
 
 import shutil
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from fedvlp.commands.cli import main
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """The client, which has the folder of all repositories and the names of private ones."""
+    """Imitate the client, with a folder of all repositories and the names of private ones."""
     api = create_autospec(huggingface_hub.HfApi, instance=True)
     api.folder, api.hidden = tmp_path / "hub", set()
 
@@ -49,7 +49,7 @@ def logits_of(classifier):
     return classifier(torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(5)))
 
 
-def test_what_is_pushed_is_loaded_as_it_was(finished_run, hub, clip, capsys):
+def test_a_pushed_model_is_loaded_unchanged(finished_run, hub, clip, capsys):
     assert main(["push", str(finished_run), "ann/fig.s-1", "--license", "cc-by-4.0"]) == 0
     assert "https://hub/ann/fig.s-1\n" in capsys.readouterr().out
     folder = hub.folder / "ann" / "fig.s-1"
@@ -64,7 +64,7 @@ def test_what_is_pushed_is_loaded_as_it_was(finished_run, hub, clip, capsys):
         fedvlp.from_pretrained("hf://ann/fig.s-1@v9")
 
 
-def test_a_public_repository_is_not_taken_for_a_private_one(finished_run, hub):
+def test_a_private_push_to_a_public_repository_is_rejected(finished_run, hub):
     fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
     fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
     (hub.folder / "ann" / "open").mkdir()
@@ -74,7 +74,7 @@ def test_a_public_repository_is_not_taken_for_a_private_one(finished_run, hub):
 
 
 @pytest.mark.parametrize(("status", "message"), [(403, "refused Create a token"), (500, "refused")])
-def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
+def test_errors_of_the_hub_are_explained(finished_run, hub, status, message):
     hub.create_repo.side_effect = OSError("refused")
     hub.create_repo.side_effect.response = SimpleNamespace(status_code=status)
     with pytest.raises(UserError, match=f"ann/figs was not pushed: {message}"):

@@ -1,4 +1,4 @@
-"""A trained model without its run: the same logits as `predict`, from any form of the source, and nothing untrusted."""
+"""A trained model without its run: the logits of `predict`, all forms of source, and no untrusted code."""
 
 import csv
 import json
@@ -23,14 +23,14 @@ from tests.helpers.images import CLASSES
 
 
 def rewritten(run, folder, **model):
-    """A copy of a run's prompts whose header describes its method otherwise."""
+    """Copy a run's prompts, and change the description of the method in the header."""
     tensors, header = read_tensors(run / "prompts.safetensors")
     header["model"] |= model
     write_tensors(folder / "prompts.safetensors", tensors, header)
     return folder
 
 
-def test_probabilities_are_those_of_the_command_predict(finished_run, image_root, tmp_path, clip):
+def test_probabilities_equal_the_command_predict(finished_run, image_root, tmp_path, clip):
     output = tmp_path / "predictions.csv"
     arguments = [f"--ckpt_path={finished_run}", f"--images={image_root / 'photo'}", f"--output={output}"]
     assert main(["predict", *arguments, "--trainer.accelerator=cpu"]) == 0
@@ -67,7 +67,7 @@ def test_one_image_or_several_of_any_kind(finished_run, image_root, clip):
 
 
 @pytest.mark.parametrize("name", ["", "prompts.safetensors", "checkpoints/round-00001.safetensors"])
-def test_saved_and_loaded_again_it_is_the_same(finished_run, clip, tmp_path, name):
+def test_a_saved_and_reloaded_model_is_unchanged(finished_run, clip, tmp_path, name):
     classifier = fedvlp.from_pretrained(finished_run / name, clip=clip)
     classifier.save_pretrained(tmp_path / "new")
     again = fedvlp.from_pretrained(str(tmp_path / "new"), clip=clip)
@@ -75,7 +75,7 @@ def test_saved_and_loaded_again_it_is_the_same(finished_run, clip, tmp_path, nam
     assert torch.equal(again(images), classifier(images))
 
 
-def test_other_classes_are_told_with_what_was_learned(finished_run, clip, tmp_path):
+def test_other_classes_are_classified_with_the_trained_prompts(finished_run, clip, tmp_path):
     classifier = fedvlp.from_pretrained(finished_run, clip=clip)
     names = [classifier.class_names[1], "pale house"]
     for _ in range(2):
@@ -89,14 +89,14 @@ def test_other_classes_are_told_with_what_was_learned(finished_run, clip, tmp_pa
     torch.testing.assert_close(other(pixels)[:, 0], classifier(pixels)[:, 1])
 
 
-def test_other_weights_of_clip_and_tensors_on_clients_are_refused(finished_run, clip):
+def test_other_clip_weights_and_personal_methods_are_rejected(finished_run, clip):
     with pytest.raises(UserError, match=r"belongs to another model: model\.clip_fingerprint"):
         fedvlp.from_pretrained(finished_run, clip=CLIPSpec("fedvlp-tiny", "random"))
     with pytest.raises(UserError, match="SingleDomain keeps tensors on each client"):
         Classifier(SingleDomain(["fig", "pear"], clip))
 
 
-def test_a_class_that_is_not_fedvlps_is_only_imported_if_allowed(finished_run, tmp_path, monkeypatch, clip):
+def test_a_foreign_class_is_imported_only_if_allowed(finished_run, tmp_path, monkeypatch, clip):
     (tmp_path / "stranger.py").write_text("from fedvlp import PromptFL\nclass Method(PromptFL): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     folder = rewritten(finished_run, tmp_path, class_path="stranger.Method")
@@ -109,9 +109,7 @@ def test_a_class_that_is_not_fedvlps_is_only_imported_if_allowed(finished_run, t
 @pytest.mark.parametrize(
     "spec", [{"name": "fedvlp-tiny", "pretrained": "evil.pt"}, {"name": "local-dir:{folder}/clip"}], ids=str
 )
-def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
-    finished_run, tmp_path, monkeypatch, capsys, spec
-):
+def test_a_torchscript_archive_named_by_foreign_prompts_is_not_run(finished_run, tmp_path, monkeypatch, capsys, spec):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     save_trap(tmp_path / "evil.pt", victim)
@@ -133,7 +131,7 @@ def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
     assert victim.read_text() == "precious"
 
 
-def test_what_is_no_method_and_other_options_are_refused(finished_run, tmp_path, clip):
+def test_classes_that_are_no_methods_and_unknown_options_are_rejected(finished_run, tmp_path, clip):
     options = read_model(finished_run / "prompts.safetensors")["init_args"]
     for changes, message in (
         ({"class_path": "fedvlp.data.icon_domains.module.IconDomains"}, "IconDomains', which is not a method"),

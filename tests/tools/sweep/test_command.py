@@ -27,7 +27,7 @@ def states(folder: Path) -> dict[str, list[str]]:
 def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
     own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--seeds=0", "--workers=1"]
-    command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot go to each fit
+    command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot are passed to each fit
 
     def stop_after_one(jobs, workers, report, devices):
         make_here(jobs[:1], workers, report)

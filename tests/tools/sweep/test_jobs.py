@@ -1,4 +1,4 @@
-"""Runs as processes and as tasks of Slurm's job arrays, with stand-ins for ``fedvlp fit`` and Slurm."""
+"""Runs as processes and as tasks of Slurm's job arrays, with imitations of ``fedvlp fit`` and Slurm."""
 
 import json
 import os
@@ -106,7 +106,7 @@ def test_stopped_runs_resume_with_the_next_call(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """Make a folder where stand-ins for Slurm's commands store their input."""
+    """Make a folder where imitations of Slurm's commands store their input."""
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue"):
         (tmp_path / "bin" / name).write_text(SLURM)

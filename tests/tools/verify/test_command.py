@@ -1,4 +1,4 @@
-"""``fedvlp verify``: a good entry passes, and one that claims something else does not."""
+"""``fedvlp verify`` accepts a correct entry and rejects entries with other claims."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ FILES = ("config.yaml", "prompts.safetensors", "summary.json")
 
 @pytest.fixture
 def entry(finished_run, tmp_path):
-    """The files of a run that an entry needs."""
+    """Copy the files of a run that an entry needs."""
     (tmp_path / "entry").mkdir()
     for name in FILES:
         shutil.copy(finished_run / name, tmp_path / "entry")
@@ -25,31 +25,31 @@ def entry(finished_run, tmp_path):
 
 
 def change(path, change_content):
-    """Changes a file's content as JSON or YAML."""
+    """Change a file's content as JSON or YAML."""
     load, dump = (json.loads, json.dumps) if path.suffix == ".json" else (yaml.safe_load, yaml.safe_dump)
     content = load(path.read_text())
     change_content(content)
     path.write_text(dump(content))
 
 
-def refused(capsys, *arguments):
-    """What is said of an entry that is refused."""
+def rejection(capsys, *arguments):
+    """Verify an entry that must be rejected, and return the error."""
     assert main(["verify", *map(str, arguments)]) == 1
-    said = capsys.readouterr()
-    assert "verified" not in said.out
-    return said.err
+    printed = capsys.readouterr()
+    assert "verified" not in printed.out
+    return printed.err
 
 
-def test_a_good_entry_is_verified_and_ranked(entry, capsys):
+def test_a_correct_entry_is_verified_and_ranked(entry, capsys):
     page = entry.parent / "site" / "index.html"
     nothing = entry.parent / "nothing"
     assert main(["verify", str(entry), str(nothing), "-o", str(page), "--title", "All < of us"]) == 1
-    said = capsys.readouterr()
-    first, second, third = said.out.splitlines()
+    printed = capsys.readouterr()
+    first, second, third = printed.out.splitlines()
     assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: photo; one client a domain: validation ")
     assert second.startswith("  not verified: rounds, configs, seconds, versions")
     assert third == f"{page}: 1 entries"
-    assert f"{nothing}: refused: It lacks summary.json" in said.err
+    assert f"{nothing}: refused: It lacks summary.json" in printed.err
     assert sorted(path.name for path in entry.iterdir()) == list(FILES)
     text = page.read_text()
     assert "<h1>All &lt; of us</h1>" in text
@@ -58,26 +58,26 @@ def test_a_good_entry_is_verified_and_ranked(entry, capsys):
     assert ">best<" not in text  # a best round is not verified
 
 
-def test_other_prompts_are_refused(entry, capsys):
+def test_other_prompts_are_rejected(entry, capsys):
     file = entry / "prompts.safetensors"
     tensors, header = read_tensors(file)
     write_tensors(file, {name: -tensor for name, tensor in tensors.items()}, header)
-    assert ".last round" in refused(capsys, entry)
+    assert ".last round" in rejection(capsys, entry)
     write_tensors(file, tensors, {**header, "model": {**header["model"], "class_path": "fedvlp.KgCoOp"}})
-    assert "belongs to another model" in refused(capsys, entry)
+    assert "belongs to another model" in rejection(capsys, entry)
 
 
-def test_what_costs_no_measurement_is_refused_first(entry, capsys):
-    assert "split: the summary has" in refused(capsys, entry, "--data.split_seed=1")
+def test_cheap_checks_come_before_the_evaluation(entry, capsys):
+    assert "split: the summary has" in rejection(capsys, entry, "--data.split_seed=1")
     change(entry / "summary.json", lambda summary: summary.update(rounds=80))
-    assert "has 80 rounds, but its config 1" in refused(capsys, entry)
+    assert "has 80 rounds, but its config 1" in rejection(capsys, entry)
     change(
         entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
     )
-    assert "needs code that is not part of fedvlp: 'os.system'" in refused(capsys, entry)
+    assert "needs code that is not part of fedvlp: 'os.system'" in rejection(capsys, entry)
 
 
-def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
+def test_the_tolerance_applies_only_to_accuracies(entry, capsys):
     def round_off(summary):
         for row in summary["accuracy"].values():
             row["held_out"] = float(round(row["held_out"]))
@@ -86,10 +86,10 @@ def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
     assert main(["verify", str(entry), "--tolerance", "0.5"]) == 0
     capsys.readouterr()
     change(entry / "config.yaml", lambda config: config["trainer"]["local"].update(steps=7))
-    assert "training.local.steps: the summary has null, found 7" in refused(capsys, entry, "--tolerance", "20")
+    assert "training.local.steps: the summary has null, found 7" in rejection(capsys, entry, "--tolerance", "20")
 
 
-def test_each_value_that_differs_is_named():
+def test_each_differing_value_is_named():
     claimed = {"model": {"init_args": {"clip": "here", "length": 4}}, "betas": [0.9], "split": "12ab", "rows": {}}
     found = {"model": {"init_args": {"clip": {"name": "there"}, "length": 4}}, "betas": (0.9,), "split": "12ab"}
     check_equal(claimed, found, "")
