@@ -1,4 +1,4 @@
-"""The registry of faults, its page and its command, with rows that need no run; and the page that is committed."""
+"""The registry of faults, its page and command with fake rows, and the committed page."""
 
 import signal
 
@@ -25,13 +25,13 @@ def made(name, inject):
 
 @pytest.fixture
 def only(monkeypatch):
-    """Puts a few rows in place of all."""
+    """Replace all rows by these."""
 
-    def put(**rows):
+    def replace_rows(**rows):
         faults = [made(name, inject) for name, inject in rows.items()]
         monkeypatch.setattr(command, "chosen", lambda names: faults)
 
-    return put
+    return replace_rows
 
 
 def holds(bench):
@@ -52,7 +52,7 @@ def is_not_built(bench):
     raise NotBuiltError("there is no ship")
 
 
-def test_every_row_says_what_and_why():
+def test_every_row_is_described_and_implemented():
     for fault in chosen():
         assert fault.injected
         assert fault.must
@@ -68,7 +68,7 @@ def test_rows_are_chosen_by_name_in_the_order_of_the_page():
         chosen(["killed_runs", "sunk"])
 
 
-def test_the_command_succeeds_if_all_holds_or_is_not_built(only, capsys, tmp_path):
+def test_the_command_succeeds_if_no_row_fails(only, capsys, tmp_path):
     only(good=holds, later=is_not_built, never=None)
     assert command.main(["--output", str(tmp_path / "page.md")]) == 0
     printed = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_the_command_succeeds_if_all_holds_or_is_not_built(only, capsys, tmp_pat
 
 
 @pytest.mark.parametrize("bad", [fails, raises])
-def test_one_row_that_fails_makes_the_command_fail_and_the_others_go_on(only, capsys, bad):
+def test_a_failing_row_fails_the_command_but_not_other_rows(only, capsys, bad):
     only(bad=bad, good=holds)
     assert command.main([]) == 1
     printed = capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_one_row_that_fails_makes_the_command_fail_and_the_others_go_on(only, ca
     assert ("Something was lost in 1 rows: `bad`." in printed) == (bad is fails)
 
 
-def test_a_name_that_is_none_is_refused(capsys):
+def test_an_unknown_name_is_rejected(capsys):
     assert command.main(["--only", "sunk"]) == 2
     assert "no row 'sunk'" in capsys.readouterr().out
 
@@ -111,18 +111,18 @@ def test_the_page_has_tables_with_codes_and_losses():
     assert "2 rows: 1 holds, 1 FAILS. Something was lost in 1 rows: `two`." in text
 
 
-def test_other_rows_of_a_page_stay():
+def test_other_rows_of_a_page_are_kept():
     first, second = (fault.name for fault in chosen()[:2])
     lost = Outcome(Verdict.FAILS, "", "a | sail")
-    both = page([(FAULTS[first], lost), (FAULTS[second], HOLDS)], "sail", "a ship")
-    text = page([(FAULTS[second], Outcome(Verdict.NOT_BUILT))], "row", "a boat", both)
+    previous = page([(FAULTS[first], lost), (FAULTS[second], HOLDS)], "sail", "a ship")
+    text = page([(FAULTS[second], Outcome(Verdict.NOT_BUILT))], "row", "a boat", previous)
     assert list(lines_of(text)) == [first, second]
-    assert lines_of(text)[first] == lines_of(both)[first]
+    assert lines_of(text)[first] == lines_of(previous)[first]
     assert f"2 rows: 1 FAILS, 1 not built yet. Something was lost in 1 rows: `{first}`." in text
     assert "`row`, and other rows by earlier commands" in text
 
 
-def test_a_cell_stays_a_cell():
+def test_cells_are_escaped():
     assert cell("one\ntwo [link](http:evil)") == "one two [link]\\(http:evil)"
 
 
@@ -132,7 +132,7 @@ def test_the_committed_page_has_every_row():
     assert named == [fault.name for fault in chosen()], "run `python -m benchmarks.faults --output FILE`"
 
 
-def test_a_refusal_is_one_line_with_words_and_a_code(tmp_path):
+def test_a_refusal_needs_one_line_the_words_and_an_exit_code(tmp_path):
     bench = Bench(Workshop(tmp_path), "row")
     good = Finished(1, "begun\nfedvlp: error: prompt has no numbers\n  a.jpg\n", 1.0)
     assert bench.expect_refusal(good, "prompt", "a.jpg")
@@ -144,7 +144,7 @@ def test_a_refusal_is_one_line_with_words_and_a_code(tmp_path):
     assert len(bench.outcome(0.0).problems) == 4
 
 
-def test_runs_are_equal_but_for_seconds(tmp_path):
+def test_runs_are_compared_without_seconds(tmp_path):
     runs = [tmp_path / name for name in ("one", "other")]
     for number, run in enumerate(runs):
         run.mkdir()
@@ -156,17 +156,17 @@ def test_runs_are_equal_but_for_seconds(tmp_path):
     (runs[1] / "prompts.safetensors").unlink()
     assert differing(*runs) == ["prompts.safetensors", "metrics.csv"]
     (runs[0] / "prompts.safetensors").unlink()
-    assert differing(*runs) == ["prompts.safetensors", "metrics.csv"], "what neither has is not equal"
+    assert differing(*runs) == ["prompts.safetensors", "metrics.csv"], "files missing in both runs count as equal"
 
 
-def test_faults_are_asked_for_by_round(monkeypatch):
+def test_faults_are_selected_by_round(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert asked(2) == ""
     monkeypatch.setenv(VARIABLE, '{"2": "raise", "all": "nan"}')
     assert [asked(number) for number in (1, 2, 3)] == ["nan", "raise", "nan"]
 
 
-def test_commands_run_in_processes_of_their_own(tmp_path, monkeypatch):
+def test_commands_run_in_separate_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "PRELOADED", ("benchmarks.faults.commands",))
     one = Running(["--version"], tmp_path, tmp_path / "one.txt").wait(60)
     assert one.code == 0
@@ -178,7 +178,7 @@ def test_commands_run_in_processes_of_their_own(tmp_path, monkeypatch):
 
 def test_a_command_that_does_not_end_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "PRELOADED", ("benchmarks.faults.commands",))
-    # Importing PyTorch alone takes seconds, so it is alive when it is killed.
+    # The import of PyTorch takes seconds, so the process still runs when it is killed.
     finished = Running(["fit", "--config=quickstart"], tmp_path, tmp_path / "log.txt").wait(0.0)
     assert finished.hung
     assert finished.code == -signal.SIGKILL

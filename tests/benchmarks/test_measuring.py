@@ -1,4 +1,4 @@
-"""Measuring, tables, counting seconds inside a run, and the command."""
+"""Measurements, tables, timing inside a run, and the command."""
 
 import mmap
 import time
@@ -33,30 +33,30 @@ def test_a_function_in_a_subprocess_prints_nothing(capsys):
 def test_a_slow_function_is_measured_once_and_a_quick_one_often():
     calls = []
     assert len(measure_for(lambda: calls.append(0), 1.0, most=5).seconds) == 5
-    assert len(calls) == 6  # the first warms up
+    assert len(calls) == 6  # one warm-up call
     assert len(measure_for(lambda: time.sleep(0.01), 0.001).seconds) == 1
     assert len(measure_for(lambda: time.sleep(0.01), 0.001, least=2).seconds) == 2
 
 
-def test_the_peak_of_memory_is_seen():
-    def write_new_pages():  # which no earlier test can have left behind
+def test_peak_memory_is_measured():
+    def write_new_pages():  # new memory, independent of earlier tests
         np.frombuffer(mmap.mmap(-1, 2**28), np.uint8).fill(1)
 
     assert 250 < measure_for(write_new_pages, 0.0).megabytes < 300
 
 
-def test_memory_is_that_of_new_tensors_that_are_alive_together():
+def test_memory_counts_new_tensors_alive_at_the_same_time():
     frozen = torch.ones(100)
     memory = LiveMemory([frozen])
     with memory:
-        added = frozen[:50] + 1  # 200 bytes; the view has none of its own
+        added = frozen[:50] + 1  # 200 bytes; a view needs no memory
         del added
         made = torch.zeros(300)  # 1200
-        made = torch.cat([made, frozen])  # 1600, beside them
+        made = torch.cat([made, frozen])  # 1600, while the others are alive
     assert memory.peak == 1200 + 1600
 
 
-def test_a_gpu_is_waited_for_and_its_memory_is_counted(monkeypatch):
+def test_a_gpu_is_synchronised_and_its_memory_is_measured(monkeypatch):
     cuda = MagicMock()
     cuda.memory_allocated.return_value = 2**20
     cuda.max_memory_allocated.return_value = 4 * 2**20
@@ -134,7 +134,7 @@ def test_figures_are_written(tmp_path):
         ("--device cuda --only scale", "is only for local_step"),
     ],
 )
-def test_another_device_is_one_clear_error(monkeypatch, capsys, given, message):
+def test_an_unavailable_device_is_one_clear_error(monkeypatch, capsys, given, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit):
         command.parse(given.split())
@@ -159,13 +159,13 @@ def test_the_command_writes_what_it_prints(monkeypatch, capsys, tmp_path, target
     assert text in capsys.readouterr().out
 
 
-def test_rounds_with_and_without_checks_are_measured_by_turns():
+def test_rounds_with_and_without_checks_alternate():
     found = overhead.measure_checks(count=3, pairs=2, max_norm=1e30)
     assert len(found.checked) == len(found.unchecked) == 2
     assert min(*found.checked, *found.unchecked) > 0
 
 
-def test_what_is_measured_without_checks_checks_nothing():
+def test_measurements_without_checks_accept_invalid_updates():
     update = ClientUpdate(Client(0, 0, 5), {"p": torch.tensor([torch.nan])}, 5)
     with ExitStack() as changes:
         for name, nothing in overhead.WITHOUT_CHECKS.items():

@@ -1,4 +1,4 @@
-"""Counts of operations against what PyTorch counts when a tower runs."""
+"""Estimated operations against the operations that PyTorch counts."""
 
 import pytest
 import torch
@@ -23,16 +23,18 @@ def test_whole_text_sequences(clip, cut):
 
 def test_whole_images(clip):
     images = torch.zeros(2, 3, clip.image_size, clip.image_size)
-    prompts = torch.zeros(1, 3, clip.image_width, requires_grad=True)  # else a kernel runs that PyTorch does not count
+    prompts = torch.zeros(1, 3, clip.image_width, requires_grad=True)  # otherwise an uncounted kernel runs
     tower = image_tower(clip)
     work = tower.whole(2, clip.num_image_tokens + 3).forward + 2 * patches_work(clip)
-    read_besides = 2 * 2 * tower.width * (clip.num_image_tokens + 2) * tower.joint  # all tokens are projected here
+    read_besides = (
+        2 * 2 * tower.width * (clip.num_image_tokens + 2) * tower.joint
+    )  # PyTorch's count projects all tokens
     scores = 2 * 2 * 4 * 3 * tower.width**2
     assert counted(lambda: reference_images(clip, images, prompts)) == work + read_besides + scores
 
 
 def test_packed_text_counts_each_token_and_each_pair_once(clip):
-    lengths = [3, 4, 7]  # tokens behind the prompt
+    lengths = [3, 4, 7]  # tokens after the prompt
     sentences = [f"{name}." for name in NAMES]
     assert [len(ids) - 1 for ids in clip.tokenize(sentences)] == lengths
     width = clip.text_width

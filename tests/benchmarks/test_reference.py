@@ -1,4 +1,4 @@
-"""The reference steps, whole and cut, against ours: equal prompts, routes and images, equal losses and gradients."""
+"""Reference steps, whole and cut, against fedvlp: equal prompts, routes, images, losses and gradients."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def gradients(module):
 
 @pytest.mark.parametrize("cut", [False, True], ids=["reference", "cut"])
 @pytest.mark.parametrize("method", sorted(REFERENCES))
-def test_the_reference_has_our_loss_and_our_gradients(clip, method, cut):
+def test_the_reference_has_equal_loss_and_gradients(clip, method, cut):
     names = ["dog", "fire truck", "The Great Wall of China", "t-shirt"]
     module = make_module(method, clip, names)
     made = make_batch(module, 6)
@@ -37,14 +37,14 @@ def test_the_reference_has_our_loss_and_our_gradients(clip, method, cut):
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-4 * expected[name].abs().max().item())
 
 
-def test_a_part_of_the_classes_has_the_same_sequences(clip):
+def test_texts_of_some_classes_equal_texts_of_all(clip):
     text = ReferenceText(clip, ["dog", "cat", "The Great Wall of China"], 4, cut=True)
     prompt = torch.randn(4, clip.text_width, generator=torch.Generator().manual_seed(0))
     assert len(text.first(2)) == 2
     torch.testing.assert_close(text.first(2)(prompt), text(prompt)[:2])
 
 
-def test_many_classes_are_measured_in_part(clip):
+def test_only_some_of_many_classes_are_measured(clip):
     module = make_module("PromptFL", clip, [f"thing {index}" for index in range(120)])
     call = REFERENCES["PromptFL"](module, cut=True).text_call("text", module.prompt)
     call.run()
@@ -56,7 +56,7 @@ def test_many_classes_are_measured_in_part(clip):
 def test_no_tensor_of_a_reference_stays_on_the_cpu(monkeypatch, method):
     module = make_module(method, load_clip("fedvlp-tiny"), ["dog", "cat"])
     made = make_batch(module, 4)
-    REFERENCES[method](module, cut=False).loss(made)  # encodes the templates, whose words a fake tensor lacks
+    REFERENCES[method](module, cut=False).loss(made)  # encode the templates first, because fake tensors have no values
     monkeypatch.setattr(torch.autograd, "backward", lambda *_: None)
     monkeypatch.setattr(torch.Tensor, "backward", lambda _: None)
     with fake_cuda() as to_cuda:

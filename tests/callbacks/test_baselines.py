@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture(scope="module")
 def hard(tmp_path_factory):
-    """Write images of which a third look like the next class, so that no classifier is always correct."""
+    """Write images, a third of them like the next class, so that no classifier is always correct."""
     root = tmp_path_factory.mktemp("hard")
     for domain, domain_name in enumerate(DOMAINS):
         for label, class_name in enumerate(CLASSES):
@@ -39,7 +39,7 @@ def accuracies(run):
     return load_record(run.trainer.folder).accuracy
 
 
-def direct(clip, root, run):
+def nearest_mean_accuracies(clip, root, run):
     """Compute the accuracy of the nearest class mean by role and domain, one image at a time."""
 
     def feature(name):
@@ -48,11 +48,11 @@ def direct(clip, root, run):
         return vector / vector.norm()
 
     entries = json.loads((run / "splits.json").read_text())["splits"]
-    of_class = {name: [] for name in CLASSES}
+    class_features = {name: [] for name in CLASSES}
     for entry in entries:
         for name in entry["images"] if entry["role"] == "train" else ():
-            of_class[Path(name).parent.name].append(feature(name))
-    means = {name: sum(features) / len(features) for name, features in of_class.items()}
+            class_features[Path(name).parent.name].append(feature(name))
+    means = {name: sum(features) / len(features) for name, features in class_features.items()}
     measured = {}
     for entry in entries:
         if entry["role"] != "train":
@@ -72,9 +72,9 @@ def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, ca
     record = load_record(run)
     means = dict(record.accuracy["class means"])
     titles = [line[:25].strip() for line in printed.splitlines()]
-    place = titles.index("zero-shot CLIP")
-    assert titles[place : place + 3] == ["zero-shot CLIP", "class means", "last round (2)"]
-    expected = direct(clip, hard, run)
+    index = titles.index("zero-shot CLIP")
+    assert titles[index : index + 3] == ["zero-shot CLIP", "class means", "last round (2)"]
+    expected = nearest_mean_accuracies(clip, hard, run)
     assert {name: means[name] for name in expected} == pytest.approx(expected)
     assert 40 < means["held_out"] < 100
     assert record.metrics["class means"]["held_out"]["accuracy"] == means["held_out"]

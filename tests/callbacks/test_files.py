@@ -23,8 +23,8 @@ def test_late_columns_are_in_every_row(tmp_path):
     rows = table(run)
     assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert [bool(row["validation"]) for row in rows] == [False, True, True, True, True]
-    for row, kept in zip(rows, run.run_state.history, strict=True):
-        assert {name: float(value) for name, value in row.items() if value} == kept
+    for row, expected in zip(rows, run.run_state.history, strict=True):
+        assert {name: float(value) for name, value in row.items() if value} == expected
 
 
 def test_predictions_match_accuracies_and_the_summary_scores_them(build, image_root):

@@ -60,9 +60,9 @@ def test_missing_tensorboard_is_explained_in_one_line(monkeypatch):
 
 def test_short_names_and_paths_are_accepted():
     full = "lightning.pytorch.loggers.CSVLogger"
-    known = {"TensorBoardLogger": "fedvlp.callbacks.TensorBoardLogger"}
-    known |= {"WandbLogger": "lightning.pytorch.loggers.WandbLogger", full: full}
-    words = [f"--trainer.logger+={name}" for name in known]
-    given = ["--model=ZeroShotCLIP", "--data=IconDomains", *words, "--trainer.logger.save_dir=logs"]
-    command = ParsingCLI(run=False, args=given, save_config_callback=None)
-    assert [each.class_path for each in command.config.trainer.logger] == list(known.values())
+    classes = {"TensorBoardLogger": "fedvlp.callbacks.TensorBoardLogger"}
+    classes |= {"WandbLogger": "lightning.pytorch.loggers.WandbLogger", full: full}
+    words = [f"--trainer.logger+={name}" for name in classes]
+    arguments = ["--model=ZeroShotCLIP", "--data=IconDomains", *words, "--trainer.logger.save_dir=logs"]
+    command = ParsingCLI(run=False, args=arguments, save_config_callback=None)
+    assert [each.class_path for each in command.config.trainer.logger] == list(classes.values())

@@ -48,7 +48,7 @@ def test_a_config_repeats_no_default(config):
     found = []
     for name, value in content.get("trainer", {}).items():
         found += repeated(name, value, constructor_arguments(Federation)[name].default)
-    # A config without a class stands behind the one that names it, so it may also undo what that one sets.
+    # A config without a class follows a config that names the class, so it may also restore a default.
     for section in ("model", "data"):
         if "class_path" in content.get(section, {}):
             found += repeated(section, content[section], None)

@@ -1,4 +1,4 @@
-"""What a command does not need, it does not import: its help and what reads files alone answer without PyTorch."""
+"""Commands import only the packages that they need: help and commands that only read files work without PyTorch."""
 
 import json
 import re

@@ -22,8 +22,8 @@ def test_parsing_time_is_not_quadratic_in_the_number_of_classes():
 
 
 def parsed(*words):
-    given = ["--data=IconDomains", "--data.held_out=photo", *words]
-    return ParsingCLI(run=False, args=given, save_config_callback=None).config.as_dict()
+    arguments = ["--data=IconDomains", "--data.held_out=photo", *words]
+    return ParsingCLI(run=False, args=arguments, save_config_callback=None).config.as_dict()
 
 
 def test_files_and_folders_do_not_shadow_names(tmp_path, monkeypatch):

@@ -127,7 +127,7 @@ def test_every_block_of_code_is_a_file_that_is_run():
         assert sorted(blocks) == sorted(PAGES[name].files().values())
 
 
-def test_examples_are_written_as_the_package_is(tmp_path):
+def test_examples_have_the_packages_style(tmp_path):
     for page in PAGES.values():
         for file, code in page.files().items():
             if file.endswith(".py"):
@@ -151,11 +151,11 @@ def test_the_guide_leads_to_every_page():
     assert {(ROOT / link).resolve() for link in GUIDE.links()} >= {page.path for page in PAGES.values()}
 
 
-def test_the_guide_sets_up_as_the_readme_does():
+def test_the_guides_setup_equals_the_readme():
     assert GUIDE.blocks("bash")[0] == Document(ROOT / "README.md").blocks("bash")[1]
 
 
-def test_checks_are_those_of_continuous_integration():
+def test_the_guides_checks_equal_continuous_integration():
     run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     checks = [line.strip() for line in run.splitlines()]
     guide = [line for line in shell(GUIDE) if line.startswith(("ruff", "mypy"))]

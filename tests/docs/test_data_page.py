@@ -11,24 +11,24 @@ ROWS = {row[1].strip(): [cell.strip() for cell in row] for row in CELLS}
 
 
 def test_classes_and_images():
-    for known in DESCRIPTIONS:
-        row = ROWS[f"`{known.config}`"]
-        images = "" if known.images is None else f"{known.images:,}"
+    for description in DESCRIPTIONS:
+        row = ROWS[f"`{description.config}`"]
+        images = "" if description.images is None else f"{description.images:,}"
         # A column of domains follows the config if there are several.
-        assert [f"{len(known.class_names):,}", images] in (row[2:4], row[3:5]), known.name
+        assert [f"{len(description.class_names):,}", images] in (row[2:4], row[3:5]), description.name
 
 
 def test_splits_and_licences():
-    for known in DESCRIPTIONS:
-        if len(known.domains) > 1:
+    for description in DESCRIPTIONS:
+        if len(description.domains) > 1:
             continue
-        *_, split, licence = ROWS[f"`{known.config}`"]
+        *_, split, licence = ROWS[f"`{description.config}`"]
         splits = []
-        for form in known.layouts:
+        for form in description.layouts:
             for sizes in form.split_counts.values():
                 splits.append(f"{form.title} {'/'.join(f'{size:,}' for size in sizes.values())}")
-        assert split.split("; ") == list(dict.fromkeys(splits)), known.name
-        assert licence == known.licence
+        assert split.split("; ") == list(dict.fromkeys(splits)), description.name
+        assert licence == description.licence
 
 
 def test_each_figure_about_updates_was_measured():

@@ -48,7 +48,7 @@ def own_modules(desk, monkeypatch):
 
 
 @pytest.mark.parametrize("line", OURS, ids=lambda line: line[:100])
-def test_command(line, desk, own_modules, monkeypatch):
+def test_commands_run_or_are_parsed(line, desk, own_modules, monkeypatch):
     words = OURS[line]
     if is_run(words):
         assert run(words, desk) == 0
@@ -147,14 +147,14 @@ def arguments_of(package: str) -> set[str]:
 
 @pytest.mark.parametrize(("start", "package"), [("--data.", "fedvlp.data"), ("--model.", "fedvlp.methods")])
 def test_options_of_classes_exist(start, package):
-    known = arguments_of(package) | {"help"}
+    options = arguments_of(package) | {"help"}
     if start == "--data.":
         from fedvlp.sites.data import SitesData
 
-        known |= {*inspect.signature(SitesData).parameters, "classes", "domains"}
+        options |= {*inspect.signature(SitesData).parameters, "classes", "domains"}
     for span, page in spans(start).items():
         for name in re.findall(rf"{re.escape(start)}(\w+)", span):
-            assert name in known, (span, page)
+            assert name in options, (span, page)
 
 
 def test_configs_in_the_text_exist():

@@ -28,7 +28,7 @@ def command(page: Document, word: str) -> list[str]:
     return words[words.index("fedvlp") + 1 :]
 
 
-def test_table_of_files_is_what_a_run_leaves_behind(desk):
+def test_the_table_of_files_matches_a_run_folder(desk):
     folder = desk.fetch(OWN_IMAGES)
     found: set[str] = set()
     for row in RUN.rows("# Reading a run"):
@@ -104,7 +104,7 @@ def test_costs(desk, capsys):
     assert {row["config"] for row in json.loads(capsys.readouterr().out)} == {"trip"}
 
 
-def test_the_tutorials_table_is_what_compare_prints(desk, capsys):
+def test_the_tutorials_table_matches_compare(desk, capsys):
     folder = desk.fetch(SWEEP)
     assert main(command(TUTORIAL, "latex")[:4]) == 0
     assert "promptfl" in capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_the_tutorials_table_is_what_compare_prints(desk, capsys):
     assert refreshed["with_sweep"](once, refreshed["sweep_table"](folder)) == once
 
 
-def test_predictions_are_of_all_images(desk):
+def test_predictions_cover_all_images(desk):
     assert run(command(Document(DOCS / "own_images.md"), "predict"), desk) == 0
     with open("predictions.csv", newline="", encoding="utf-8") as file:
         predicted = list(csv.DictReader(file))

@@ -25,7 +25,7 @@ ROWS = Document(PAGE).rows(privacy.BEGIN)
 
 
 @pytest.mark.parametrize("config", sorted(configs.KINDS))
-def test_the_rows_of_a_config_are_those_of_its_method(clip, config):
+def test_the_rows_of_a_config_match_its_method(clip, config):
     """Only configs that differ; `python -m docs._scripts.privacy --check` covers all."""
     path = configs_folder() / "methods" / f"{config}.yaml"
     made = [privacy.CENTRAL_ROW] if privacy.is_centralised(path) else privacy.rows_of(privacy.method(path, clip))
@@ -38,7 +38,7 @@ def test_every_config_has_a_row():
     assert {len(row) for row in ROWS} == {len(privacy.HEAD)}
 
 
-def test_a_table_is_put_between_the_marks():
+def test_a_table_is_written_between_the_marks():
     assert privacy.with_table(f"a {privacy.BEGIN} old {privacy.END} b", "| 1 |") == (
         f"a {privacy.BEGIN}\n\n| 1 |\n\n{privacy.END} b"
     )
@@ -84,7 +84,7 @@ def test_linear_aggregators_are_listed():
     assert set(re.findall(r"`(\w+)`", others)) & names == {name for name in names if not is_linear[name]}
 
 
-def test_options_in_the_text_are_those_of_the_command():
+def test_options_in_the_text_exist():
     lines = {
         line.split("`")[1]: line for line in TEXT.splitlines() if line.startswith(("| `inv", "| `mem", "| `words"))
     }

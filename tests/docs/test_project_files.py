@@ -64,7 +64,7 @@ def test_tests_run_on_every_python_that_is_claimed():
     assert set_up["with"]["python-version"] == lowest
 
 
-def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
+def test_continuous_integration_runs_the_commands_of_readme_and_check():
     install_and_test = Document(ROOT / "README.md").blocks("bash")[1].strip().split(" && ")
     install, test = install_and_test[-2:]
     jobs = steps("ci.yml")
@@ -84,7 +84,7 @@ def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
     assert all(line.removesuffix(" build/site") in site for line in built)
 
 
-def test_workflows_take_few_rights():
+def test_workflows_have_few_permissions():
     for path in WORKFLOWS:
         workflow = read(path)
         assert workflow["permissions"] == {"contents": "read"}, path
@@ -93,7 +93,7 @@ def test_workflows_take_few_rights():
             assert job.get("permissions", {}) in ({}, {"id-token": "write"}, {"id-token": "write", "pages": "write"})
 
 
-def test_a_release_is_built_as_its_page_says():
+def test_a_release_follows_its_page():
     page = Document(ROOT / ".github" / "RELEASING.md")
     build = page.blocks("bash")[0].splitlines()
     assert [line for line in lines(steps("release.yml")["build"]) if line.startswith("python -m")] == build
@@ -102,7 +102,7 @@ def test_a_release_is_built_as_its_page_says():
     assert version in lines(steps("release.yml")["build"])
 
 
-def test_the_source_distribution_holds_the_whole_repository():
+def test_the_source_distribution_contains_the_whole_repository():
     always = {".git", ".gitignore", "pyproject.toml", "PKG-INFO"}
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
     here = {path.name for path in ROOT.iterdir()}
@@ -111,7 +111,7 @@ def test_the_source_distribution_holds_the_whole_repository():
     assert here - always == {name.strip("/") for name in listed("include")}
 
 
-def test_links_of_the_readme_lead_somewhere_on_pypi():
+def test_the_readmes_links_work_on_pypi():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.findall(r"^pattern = '(.*)'\nreplacement = '(.*)'$", PYPROJECT, re.MULTILINE)
     assert len(found) == 2

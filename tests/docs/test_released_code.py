@@ -10,7 +10,7 @@ REPOSITORY = r"not recorded|\[([\w.-]+/[\w.-]+)\]\(https://github\.com/\1\)"
 COMMIT = r"not recorded|[0-9a-f]{40}"
 
 
-def test_the_page_is_made_from_the_cards():
+def test_the_page_is_generated_from_the_cards():
     assert PAGE.read_text(encoding="utf-8") == page(), f"{PAGE} is older than a card: run `{COMMAND}`"
 
 

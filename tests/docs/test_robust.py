@@ -15,7 +15,7 @@ PAGE = Document(ROOT / "docs" / "robust.md")
 
 
 def rows(section):
-    """Map the names in the first column of a section's table to those in the other columns."""
+    """Map the first column of a section's table to the other columns."""
     found = {}
     for first, *others in PAGE.rows(f"## {section}"):
         for name in names(first):
@@ -48,7 +48,7 @@ def test_options_in_the_tables_are_those_of_the_classes(section, base, common):
     for name, options in rows(section).items():
         kind = getattr(fedvlp, name)
         assert issubclass(kind, base)
-        known = {field.name for field in dataclasses.fields(kind)}
+        fields = {field.name for field in dataclasses.fields(kind)}
         named = options | common
-        assert options <= known | {"byzantine"}, name
-        assert known - common - named <= {"size", "opacity", "byzantine"}, name
+        assert options <= fields | {"byzantine"}, name
+        assert fields - common - named <= {"size", "opacity", "byzantine"}, name

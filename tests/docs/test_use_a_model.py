@@ -27,7 +27,7 @@ def test_commands_and_code_run(desk, capsys):
     space: dict[str, object] = {}
     for code in PAGE.blocks("python"):
         if code not in PAGE.files().values():
-            exec(compile(code, str(PAGE.path), "exec"), space)  # as a reader pastes it
+            exec(compile(code, str(PAGE.path), "exec"), space)  # like code pasted by a reader
     (run,) = Path("runs/shapes").iterdir()
     assert main([word.replace("runs/shapes/TIME", str(run)) for word in push[1:]]) == 0
     named = {row[0].strip("`") for row in PAGE.rows("| file | what it holds |")}

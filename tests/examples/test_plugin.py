@@ -1,4 +1,4 @@
-"""The template of a plug-in, installed from its own folder: trained, held to its contracts, and used from elsewhere."""
+"""The plug-in template, installed from its folder: trained, checked against its contracts, and used elsewhere."""
 
 import configparser
 import doctest
@@ -28,7 +28,7 @@ SMALL = ["--model.clip.name=fedvlp-tiny", "--trainer.accelerator=cpu", *BRIEF]
 
 
 def entry_points(text: str) -> dict[str, dict[str, str]]:
-    """The entry points of a pyproject.toml, in whose sections nothing stands but names and texts."""
+    """Parse the entry points of a pyproject.toml; their sections contain only names and texts."""
     sections = re.findall(r'^\[project\.entry-points\."([\w.]+)"\]\n(.*?)(?=^\[|\Z)', text, re.DOTALL | re.MULTILINE)
     found = {}
     for group, lines in sections:
@@ -41,7 +41,7 @@ def entry_points(text: str) -> dict[str, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The template as an installer leaves it: its files, and the metadata that its pyproject.toml says."""
+    """Install the template: its files, and the metadata from its pyproject.toml."""
     with on_the_path(tmp_path_factory.mktemp("site")) as site:
         shutil.copytree(TEMPLATE / "src" / "my_prompts", site / "my_prompts")
         install(site, "my-prompts", "0.1.0", entry_points(PROJECT), {})
@@ -50,15 +50,15 @@ def installed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(installed, tmp_path_factory):
-    """The run folder of the plug-in's method, rule and data."""
+    """Train the plug-in's method with its aggregator and data, and return the run folder."""
     root = tmp_path_factory.mktemp("trained")
-    given = ["--config=smooth_promptfl", "--config=stripes", "--config=equal_norm_mean", *SMALL]
-    given += [f"--data.cache_dir={root / 'cache'}", f"--trainer.default_root_dir={root / 'runs'}"]
-    assert main(["fit", *given]) == 0
+    arguments = ["--config=smooth_promptfl", "--config=stripes", "--config=equal_norm_mean", *SMALL]
+    arguments += [f"--data.cache_dir={root / 'cache'}", f"--trainer.default_root_dir={root / 'runs'}"]
+    assert main(["fit", *arguments]) == 0
     return next((root / "runs").glob("*/*"))
 
 
-def test_a_run_says_whose_its_classes_are(trained, capsys):
+def test_a_run_records_the_plugin_of_its_classes(trained, capsys):
     summary = json.loads((trained / "summary.json").read_text())
     assert summary["plugins"] == {
         "my-prompts": {"version": "0.1.0", "classes": ["SmoothPromptFL", "Stripes", "EqualNormMean"]}
@@ -67,7 +67,7 @@ def test_a_run_says_whose_its_classes_are(trained, capsys):
     assert summary["model"]["class_path"] == "my_prompts.smooth_promptfl.SmoothPromptFL"
 
 
-def test_its_runs_are_used_from_any_folder(trained, image_root, tmp_path, monkeypatch, capsys):
+def test_commands_use_its_runs_from_any_folder(trained, image_root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = [
         ["predict", f"--ckpt_path={trained}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"],
@@ -89,30 +89,30 @@ def test_its_runs_are_used_from_any_folder(trained, image_root, tmp_path, monkey
 
 
 def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monkeypatch):
-    """What is handed to the writer of the file is the trained method; tests/tools/export looks at the files."""
-    handed = []
+    """Check only the method passed to the exporter; tests/tools/export covers the files."""
+    exported_methods = []
 
     def export_method(method, file_format, output, inputs):
-        handed.append(method)
+        exported_methods.append(method)
         return 0.0
 
     monkeypatch.setattr("fedvlp.tools.export.export.export_method", export_method)
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(trained.parent), "--format=onnx", "--output=smooth.onnx"]) == 0
-    (method,) = handed
+    (method,) = exported_methods
     classifier = fedvlp.from_pretrained(trained)
     images = example_images(method, 2)
     assert type(method) is type(classifier.method) is registered_classes()["SmoothPromptFL"].load()
     assert torch.equal(ExportedClassifier(method)(images), classifier(images))
 
 
-def test_without_it_a_trained_file_is_refused(trained, image_root, tmp_path, monkeypatch, capsys):
-    """The classes are not looked for beyond what is installed, though they could be imported."""
+def test_a_trained_file_is_rejected_without_the_plugin(trained, image_root, tmp_path, monkeypatch, capsys):
+    """Classes are found only in installed packages, even if they could be imported."""
     monkeypatch.setattr("fedvlp.utils.plugins.registered_classes", dict)
     assert main(["predict", f"--ckpt_path={trained}", f"--images={image_root / 'photo'}"]) == 1
-    told = capsys.readouterr().err
-    assert "my_prompts.smooth_promptfl.SmoothPromptFL" in told
-    assert "install the package that registers it, or pass --allow" in told
+    errors = capsys.readouterr().err
+    assert "my_prompts.smooth_promptfl.SmoothPromptFL" in errors
+    assert "install the package that registers it, or pass --allow" in errors
 
 
 def test_its_own_tests_pass(installed, monkeypatch):
@@ -124,19 +124,19 @@ def test_its_own_tests_pass(installed, monkeypatch):
             test()
 
 
-def test_its_examples_are_true(installed):
+def test_its_docstring_examples_pass(installed):
     found = doctest.testmod(import_module("my_prompts.equal_norm_mean"))
     assert (found.failed, found.attempted) == (0, 3)
 
 
-def test_fedvlp_lists_nothing_of_it_as_its_own(installed):
-    assert registered_classes().keys() >= NAMES  # others may be installed where tests run
+def test_its_classes_are_registered_but_not_part_of_fedvlp(installed):
+    assert registered_classes().keys() >= NAMES  # other plug-ins may be installed
     for name in NAMES:
         assert registered_classes()[name].load()
         assert name not in fedvlp.__all__
 
 
-def test_every_config_of_it_names_a_class_of_it(installed):
+def test_each_of_its_configs_names_one_of_its_classes(installed):
     assert plugin_configs().keys() >= {"equal_norm_mean", "smooth_promptfl", "stripes"}
     named = set()
     for path in (TEMPLATE / "src" / "my_prompts" / "configs").glob("*.yaml"):
@@ -145,16 +145,16 @@ def test_every_config_of_it_names_a_class_of_it(installed):
     assert named == NAMES
 
 
-def test_the_page_shows_what_the_template_holds(installed):
+def test_the_page_shows_the_templates_files(installed):
     assert entry_points(PAGE.blocks("toml")[0]) == entry_points(PROJECT)
     scope: dict = {}
-    exec(PAGE.blocks("python")[0], scope)  # the functions themselves are called by the template's tests
+    exec(PAGE.blocks("python")[0], scope)  # the template's own tests call these functions
     assert [name for name in scope if name.startswith("test_")] == ["test_method", "test_aggregator", "test_data"]
 
 
 @pytest.mark.parametrize("page", [PAGE, README], ids=["page", "README"])
-def test_the_commands_of_its_pages_are_understood(installed, page):
-    """The parser takes each; what they do is tried above."""
+def test_the_commands_of_its_pages_can_be_parsed(installed, page):
+    """Only parse the commands; the tests above run them."""
     commands = [words[2:] for words in page.commands("fedvlp") if "--model.help" not in words]
     assert len(commands) >= 2
     for words in commands:

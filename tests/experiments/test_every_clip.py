@@ -1,4 +1,4 @@
-"""What trains with each of open_clip's architectures: the table of all, and some measured again."""
+"""Training with each of open_clip's architectures: the table of all, and some repeated measurements."""
 
 import csv
 
@@ -19,7 +19,7 @@ def test_every_architecture_has_a_row():
     assert set(open_clip.list_models()) <= set(ROWS)
 
 
-def test_what_any_clip_trains():
+def test_every_architecture_trains_or_has_a_reason():
     for name, found in ROWS.items():
         trained = {group for group in METHODS if found[group] == "yes"}
         assert {"text prompts", "fine-tuning"} <= trained, name
@@ -33,5 +33,5 @@ def test_a_row_can_be_measured_again(name):
     assert row(name) == ROWS[name]
 
 
-def test_the_page_is_made_from_the_rows():
+def test_the_page_is_generated_from_the_rows():
     assert PAGE.read_text(encoding="utf-8") == page()

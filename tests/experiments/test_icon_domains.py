@@ -36,7 +36,7 @@ def save_package(folder, icons, categories):
             archive.addfile(member, io.BytesIO(data))
 
 
-def test_icons_of_one_style_without_brands_and_hidden_ones(tmp_path):
+def test_brands_hidden_icons_and_other_styles_are_dropped(tmp_path):
     icons = {
         "birthday-cake-alt-2": {"body": "<path/>"},
         "car-fill": {"body": ""},
@@ -51,26 +51,26 @@ def test_icons_of_one_style_without_brands_and_hidden_ones(tmp_path):
     assert 'viewBox="0.0 -9.0 30 30"' in wide.svg
 
 
-def test_a_package_that_is_not_the_pinned_one_is_refused(tmp_path):
+def test_a_package_with_another_digest_is_rejected(tmp_path):
     save_package(tmp_path, {}, {})
     with pytest.raises(UserError, match="SHA-256 0000"):
         download([SET], tmp_path)
 
 
-def test_without_npm_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_npm_the_error_names_the_installation(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=r"Install Node\.js"):
         download([SET], tmp_path)
 
 
-def test_pictures_are_put_on_white():
+def test_pictures_get_a_white_background():
     pixels = np.zeros((64, 64, 4), np.uint8)
     pixels[0, 0] = (200, 100, 0, 255)
     pixels[0, 1] = (200, 100, 0, 51)
     assert on_white(pixels)[0, :3].tolist() == [[200, 100, 0], [244, 224, 204], [255, 255, 255]]
 
 
-def test_the_same_drawing_is_x():
+def test_the_same_drawing_is_recognised_if_moved_but_not_if_turned_or_recoloured():
     arrow = np.full((64, 64, 3), 255, np.uint8)
     arrow[20:40, 10:30] = 0
     arrow[26:34, 30:50] = 0
@@ -78,20 +78,20 @@ def test_the_same_drawing_is_x():
     turned = np.rot90(arrow).copy()
     red = arrow.copy()
     red[..., 0] = 255
-    likeness = fingerprints(np.stack([arrow, moved, turned, red])) @ fingerprints(arrow[None])[0]
-    assert likeness[:2] == pytest.approx([1, 1])
-    assert likeness[2:].max() < 0.9
+    similarity = fingerprints(np.stack([arrow, moved, turned, red])) @ fingerprints(arrow[None])[0]
+    assert similarity[:2] == pytest.approx([1, 1])
+    assert similarity[2:].max() < 0.9
     assert build.first_of_each_drawing(np.stack([turned, arrow, moved])).tolist() == [True, True, False]
 
 
-def test_words_in_a_row_and_plurals_are_found():
+def test_consecutive_words_and_plurals_are_found():
     assert has_words_of("two paper clips", ["paper clip"])
     assert has_words_of("glass boxes", ["box"])
     assert not has_words_of("paper and clip", ["paper clip"])
     assert not has_words_of("eclipse", ["clip"])
 
 
-def test_a_class_is_drawn_by_as_many_hands_as_there_are():
+def test_icons_of_a_class_alternate_between_icon_sets():
     other = replace(SET, name="other")
     icons = [Icon(SET, "car-2", ""), Icon(SET, "car", ""), Icon(other, "car", ""), Icon(SET, "carport", "")]
     found = by_class(icons)
@@ -100,7 +100,7 @@ def test_a_class_is_drawn_by_as_many_hands_as_there_are():
     assert in_turn == [("mine", "car"), ("other", "car"), ("mine", "car-2")]
 
 
-def test_a_class_that_a_domain_lacks_is_named(tmp_path):
+def test_a_class_missing_in_a_domain_is_named(tmp_path):
     chosen = [("line", "car", Icon(SET, "car", ""))]
     with pytest.raises(UserError, match="none of car in line"):
         build.write([np.zeros((64, 64, 3), np.uint8)], chosen, np.array([False]), tmp_path)
@@ -116,6 +116,6 @@ def test_the_tables_agree_with_the_images():
     authors = {use: {icons.author for icons in icon_sets() if icons.use == use} for use in use_of.values()}
     others = authors.pop("pretraining") | authors.pop("validation")
     assert set(authors) == set(DOMAINS)
-    for domain, of_domain in authors.items():
-        assert not of_domain & others, domain
-        others |= of_domain
+    for domain, domain_authors in authors.items():
+        assert not domain_authors & others, domain
+        others |= domain_authors

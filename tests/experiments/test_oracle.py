@@ -1,4 +1,4 @@
-"""The audit of selection: every round may be chosen, and the table is that of the runs."""
+"""The audit of selection: every round is evaluated, and the table matches the runs."""
 
 from pathlib import Path
 
@@ -14,34 +14,34 @@ STYLES = ("ink", "photo")
 
 
 def choice(tmp_path, seeds="0,1"):
-    given = ["--held_out", ",".join(STYLES), "--seeds", seeds, "--output", str(tmp_path)]
-    return parse(study_parser(None), given)
+    arguments = ["--held_out", ",".join(STYLES), "--seeds", seeds, "--output", str(tmp_path)]
+    return parse(study_parser(None), arguments)
 
 
 @pytest.mark.parametrize("config", METHODS.values())
 def test_every_round_is_evaluated_and_every_method_has_the_same_steps(tmp_path, config):
     ((run, *_), *_) = runs_of(config, choice(tmp_path))
-    given = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
-    config_of_run = parsed(given)
-    assert config_of_run.trainer.evaluate_every == 1
-    assert config_of_run.trainer.local.steps * (2 if config == "plan" else 1) == STEPS
-    assert config_of_run.model.init_args.optimizer.class_path == "torch.optim.AdamW"
+    arguments = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
+    run_config = parsed(arguments)
+    assert run_config.trainer.evaluate_every == 1
+    assert run_config.trainer.local.steps * (2 if config == "plan" else 1) == STEPS
+    assert run_config.model.init_args.optimizer.class_path == "torch.optim.AdamW"
     assert Path(f"configs/methods/{config}.yaml").is_file()
 
 
 def finish(run, values):
-    """Puts a run of these held-out accuracies where the study looks for it."""
+    """Write a run with these held-out accuracies to the folder where the study expects it."""
     made = write_run(run.job.folder.parent / "made", values, held_out=run.held_out, seed=run.seed, domains=STYLES)
     run.job.folder.mkdir(parents=True)
     made.rename(run.job.folder / "2026-01-31_12-00-00")
 
 
-def test_the_table_has_the_gap_and_whether_the_order_changes(tmp_path):
+def test_the_table_has_the_gap_and_changes_of_rank(tmp_path):
     assert table(choice(tmp_path)) == "Not run yet."
     curves = {"promptfl": [50.0, 54.0, 53.0], "trip": [58.0, 40.0, 52.5], "adapt": [40.0, 41.0, 42.0]}
     for config, values in curves.items():
-        for of_seed in runs_of(config, choice(tmp_path)):
-            for run in of_seed:
+        for seed_runs in runs_of(config, choice(tmp_path)):
+            for run in seed_runs:
                 finish(run, [value + run.seed for value in values])
     lines = table(choice(tmp_path)).splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][2:]
@@ -49,8 +49,8 @@ def test_the_table_has_the_gap_and_whether_the_order_changes(tmp_path):
     expected.append(["TRIP", "53.0 ± 0.7", "58.5 ± 0.7", "58.5 ± 0.7", "+5.5 ± 0.0", "+5.5", "2"])
     expected.append(["ADAPT", "42.5 ± 0.7", "42.5 ± 0.7", "42.5 ± 0.7", "+0.0 ± 0.0", "+0.0", "2"])
     assert rows == expected
-    (said,) = [line for line in lines if line.startswith("Mean gap")]
-    assert said == (
+    (summary_line,) = [line for line in lines if line.startswith("Mean gap")]
+    assert summary_line == (
         "Mean gap of the methods: +2.2 points. The oracle changes the places of 2 of 3 methods: PromptFL, TRIP."
     )
     assert lines[-1].startswith("Not run yet: PromptFL + KL,")

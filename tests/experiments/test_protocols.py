@@ -1,4 +1,4 @@
-"""The study of all protocols: every row is taken by the command line, and its tables say what runs measured."""
+"""The study of all protocols: the command line accepts every row, and the tables show the runs' results."""
 
 import pytest
 
@@ -26,18 +26,18 @@ def test_every_row_is_accepted_by_the_command_line_and_every_protocol_has_one():
     assert named == set(ALL_PROTOCOLS)
 
 
-def test_no_two_rows_are_the_same_run(choice):
+def test_rows_are_different_runs(choice):
     rows = rows_of(choice)
     assert len(rows) == len(PROTOCOLS) * len(METHODS)
-    names = [run.name for row in rows for of_seed in row for run in of_seed]
+    names = [run.name for row in rows for seed_runs in row for run in seed_runs]
     assert len(set(names)) == len(names)
 
 
 def test_a_table_has_the_mean_over_held_out_domains_and_the_deviation_over_seeds(choice):
     protocol = PROTOCOLS[0]
-    for seed, of_seed in enumerate(protocol.runs("promptfl", choice)):
-        for place, run in enumerate(of_seed):
-            finish(run, 50.0 + 10 * seed + 4 * place)
+    for seed, seed_runs in enumerate(protocol.runs("promptfl", choice)):
+        for index, run in enumerate(seed_runs):
+            finish(run, 50.0 + 10 * seed + 4 * index)
     text = table.section(protocol, choice)
     assert "| PromptFL | 57.0 ± 5.0 | 2 |" in text  # 52 and 62
     assert "| zero-shot CLIP | 1.0 | 1 |" in text

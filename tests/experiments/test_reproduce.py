@@ -1,4 +1,4 @@
-"""The recipes: they parse, have the papers' settings, and their README and costs are what the code says."""
+"""The recipes: they can be parsed, have the papers' settings, and match their README and costs."""
 
 from dataclasses import replace
 
@@ -25,16 +25,16 @@ SETTINGS = {  # optimizer, learning rate, batch, rounds
 
 
 READ = ("trip_domain_net", "plan_pacs", "fed_dpt_pacs", "fed_dpt_domain_net_30_clients", "diprompt_pacs")
-"""A recipe of each kind; the methods of all would be parsed for a minute."""
+"""One recipe of each kind, because parsing all would take a minute."""
 
 
 @pytest.fixture(scope="module")
 def recipes():
-    """These recipes, by name."""
+    """Load these recipes by name."""
     return {name: load_recipe(FOLDER / f"{name}.yaml") for name in READ}
 
 
-def test_every_file_and_every_main_table_has_its_place():
+def test_every_recipe_and_main_table_is_assigned():
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(PRINTED)
     placed = [name for names in PRINTED.values() for name in names]
     assert set(placed) == {f"{table.paper} {table.table}" for table in main_tables()}
@@ -67,7 +67,7 @@ def test_a_recipe_has_its_papers_settings(recipes, name):
 
 
 QUOTED = {"I2ADR", "PCL", "Fishr", "ITL-NET", "VAUE"}
-"""Centralised methods of image classifiers whose numbers DiPrompT's paper quotes: no method here has their names."""
+"""Centralised image classifiers that DiPrompT's paper quotes and fedvlp does not implement."""
 
 
 @pytest.mark.parametrize("name", READ)
@@ -99,7 +99,7 @@ def test_a_recipe_runs_on_a_folder(recipes, tmp_path, capsys):
     assert "Why numbers may differ" in out
 
 
-def test_the_readme_has_what_the_command_writes(recipes):
+def test_the_readme_matches_the_command(recipes):
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     for recipe in recipes.values():
         parts = [table.overview([recipe]).splitlines()[-1]]
@@ -108,19 +108,19 @@ def test_the_readme_has_what_the_command_writes(recipes):
             assert part in readme, "run `python -m experiments.reproduce.table --readme`"
 
 
-def test_operations_are_those_that_are_counted(clip):
+def test_estimated_operations_equal_counted_operations(clip):
     visual = clip.model.visual
     patch = visual.conv1.kernel_size[0]
     width = visual.conv1.out_channels
     tokens = len(visual.positional_embedding)
     start = 2 * (tokens - 1) * 3 * patch**2 * width
     tower = Tower(width, len(visual.transformer.resblocks), tokens, start)
-    images = torch.zeros(3, 3, *visual.image_size, requires_grad=True)  # else a fused kernel hides from the counter
+    images = torch.zeros(3, 3, *visual.image_size, requires_grad=True)  # otherwise a fused kernel is not counted
     projection = 2 * width * clip.embed_dim
     assert counted(lambda: clip.encode_image(images)) == 3 * (tower.operations(tokens) + projection)
 
 
-def test_a_backward_pass_is_as_much_again(clip):
+def test_a_backward_pass_costs_as_much_as_a_forward_pass(clip):
     module = PromptFL(["circle", "square", "star"], clip)
     batch = ({"features": torch.randn(4, clip.embed_dim)}, torch.tensor([0, 1, 2, 0]))
     with torch.no_grad():
@@ -153,7 +153,7 @@ def test_training_images_of_plan_by_hand(recipes):
     assert found.training == pytest.approx(passes * image, rel=0.01)  # the rest is texts
 
 
-def test_the_command_says_that_it_computes(recipes, monkeypatch, capsys):
+def test_the_command_announces_its_computation(recipes, monkeypatch, capsys):
     monkeypatch.setattr(cost, "load_recipe", lambda file: recipes[file.stem])
     cost.main([str(FOLDER / "diprompt_pacs.yaml"), "--rate", "20"])
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The robustness study: every run of it can be parsed, and the table has a place for each."""
+"""The robustness study: all runs can be parsed, and the table contains each."""
 
 import csv
 
@@ -24,18 +24,18 @@ def test_every_run_can_be_parsed(rule, attack, tmp_path):
     assert config.data.init_args.partition.init_args.num_clients == 10
 
 
-def test_without_hostile_clients_all_attacks_are_one_run(tmp_path):
+def test_all_attacks_share_one_run_without_hostile_clients(tmp_path):
     choice, cells = chosen(study_parser(None), [*SMALL, f"--output={tmp_path}"])
     assert len(cells) == 2 * 2 * len(RULES)
     assert len(runs_of(cells, choice)) == len(RULES) * (1 + 2)
 
 
-def test_short_names_are_of_all_attacks():
+def test_every_attack_has_a_short_name():
     assert list(short_names().values()) == list(ATTACKS)
     assert not any(" " in name or "," in name for name in short_names())
 
 
-def test_table_by_hand(tmp_path, capsys):
+def test_the_table_shows_accuracy_and_success(tmp_path, capsys):
     options = [*SMALL, f"--output={tmp_path}"]
     choice, cells = chosen(study_parser(None), options)
     finish_attacked(Cell("promptfl", 0, "backdoor", "mean"), choice, held_out=60.0, success=8.5)
@@ -45,11 +45,11 @@ def test_table_by_hand(tmp_path, capsys):
     assert printed.strip() == table(choice, cells)
     assert "| promptfl | backdoor | mean | 45.0 | 30.0 |" in printed
     assert "| promptfl | backdoor, success | mean | 8.5 | 77.0 |" in printed
-    assert printed.count("promptfl |") == 2  # nothing was run of the other attack and rules
+    assert printed.count("promptfl |") == 2  # the other attack and aggregators have no runs
 
 
 def finish_attacked(cell, choice, held_out, success):
-    """Writes what the run of a cell leaves behind."""
+    """Write the files of a cell's run."""
     ((run,),) = cell.runs(choice)
     finish(run, held_out=held_out)
     (path,) = (run.setting.output / run.name).glob("*/summary.json")

@@ -1,4 +1,4 @@
-"""What the study of TRIP's routes measures, against numbers taken image by image."""
+"""Measurements of TRIP's routes, against values computed image by image."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def batches(clip):
     return [torch.randn(shape, generator=generator) for _ in range(2)]
 
 
-def test_measurements_image_by_image(clip, batches):
+def test_measurements_match_values_computed_image_by_image(clip, batches):
     module = TRIP(CLASSES, clip, num_experts=3, prompt_length=2)
     measured = route_measurements(module, batches)
     assert list(measured) == ["train", "eval"]
@@ -32,11 +32,11 @@ def test_measurements_image_by_image(clip, batches):
         weights = np.concatenate([found[f"{mode}_weights"].numpy() for found in constants])
         other = np.concatenate([found[f"{mode}_weights"].numpy() for found in reseeded])
         mirror = np.concatenate([found[f"{mode}_weights"].numpy() for found in flipped])
-        kept = np.concatenate([found[f"{mode}_kept"].numpy() for found in constants])
+        share_routed = np.concatenate([found[f"{mode}_kept"].numpy() for found in constants])
         largest = np.bincount(weights.argmax(1), minlength=3) / len(weights)
         each = [np.corrcoef(weights[:, m], other[:, m])[0, 1] for m in range(3)]
         mirrored = [np.corrcoef(weights[:, m], mirror[:, m])[0, 1] for m in range(3)]
-        assert row["dropped"] == pytest.approx(1 - kept.mean(), abs=1e-6)
+        assert row["dropped"] == pytest.approx(1 - share_routed.mean(), abs=1e-6)
         assert row["seeds r"] == pytest.approx(np.mean(each), abs=1e-5)
         assert row["seeds same"] == pytest.approx((weights.argmax(1) == other.argmax(1)).mean())
         assert row["chance same"] == pytest.approx((largest**2).sum())
@@ -45,7 +45,7 @@ def test_measurements_image_by_image(clip, batches):
         assert row["spread"] == pytest.approx(weights.std(0).mean(), abs=1e-6)
 
 
-def test_limit_cases(clip, batches):
+def test_fixed_uniform_and_unlimited_routing(clip, batches):
     keyed = route_measurements(TRIP(CLASSES, clip, num_experts=3, prompt_length=2, cluster_start="keys"), batches)
     assert all(row["seeds r"] == pytest.approx(1) and row["seeds same"] == 1 for row in keyed.values())
     uniform = route_measurements(TRIP(CLASSES, clip, num_experts=3, prompt_length=2, routing="uniform"), batches)
@@ -54,7 +54,7 @@ def test_limit_cases(clip, batches):
     assert route_measurements(unlimited, batches)["train"]["dropped"] == 0
 
 
-def test_leaves_the_module_as_it_was(clip, batches):
+def test_measuring_does_not_change_the_module(clip, batches):
     module = TRIP(CLASSES, clip, num_experts=3, prompt_length=2)
     module.train()
     route_measurements(module, batches)
@@ -62,7 +62,7 @@ def test_leaves_the_module_as_it_was(clip, batches):
     assert module.router.seed == 0
 
 
-def test_all_images_of_a_domain_are_looked_at(clip, image_root):
+def test_all_images_of_the_held_out_domain_are_used(clip, image_root):
     data = DomainFolders(str(image_root), held_out="photo", cache_dir=None)
     data.setup()
     module = TRIP(data.class_names, clip, num_experts=2, prompt_length=1)

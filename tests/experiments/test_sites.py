@@ -1,4 +1,4 @@
-"""Sites on 127.0.0.1: the parts of the script, and one federation with TLS and registered keys to its end."""
+"""Sites on 127.0.0.1: the parts of the script, and a whole federation with TLS and registered keys."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ SECONDS = 300
 
 @pytest.fixture
 def echo():
-    """The port of a server that sends back what it gets, in capitals."""
+    """Start a server that returns received bytes twice and in capitals, and yield its port."""
     with socket.create_server((HOST, 0)) as server:
 
         def serve():
@@ -49,7 +49,7 @@ def echo():
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_relay_passes_on_and_counts(echo):
+def test_a_relay_forwards_and_counts_bytes(echo):
     relay = Relay(echo)
     with socket.create_connection((HOST, relay.port)) as connection:
         connection.sendall(b"abc")
@@ -60,7 +60,7 @@ def test_a_relay_passes_on_and_counts(echo):
         socket.create_connection((HOST, relay.port), timeout=1)
 
 
-def test_the_certificate_is_for_this_address_and_of_this_authority(tmp_path):
+def test_the_certificate_is_valid_for_one_address_and_authority(tmp_path):
     made = make_certificates(tmp_path / "one")
     other = make_certificates(tmp_path / "other")
     for path in (made.server_key, tmp_path / "key"):
@@ -73,31 +73,31 @@ def test_the_certificate_is_for_this_address_and_of_this_authority(tmp_path):
 
 
 def handshake(server, authority, name):
-    """What comes of TLS between a server with these certificates and who trusts an authority."""
+    """Describe the outcome of a TLS handshake between a server with these certificates and a client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server.server, server.server_key)
-    here, there = socket.socketpair()
+    client, server_end = socket.socketpair()
 
     def serve():
         try:
-            context.wrap_socket(there, server_side=True).close()
+            context.wrap_socket(server_end, server_side=True).close()
         except OSError:
-            there.close()
+            server_end.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        ssl.create_default_context(cafile=authority).wrap_socket(here, server_hostname=name).close()
+        ssl.create_default_context(cafile=authority).wrap_socket(client, server_hostname=name).close()
         return "ok"
     except ssl.SSLError as error:
         return str(error)
     finally:
-        here.close()
+        client.close()
         thread.join()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="looks for processes as Linux has them")
-def test_every_process_ends_also_one_that_has_left_its_group(tmp_path):
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes with Linux's /proc")
+def test_all_processes_end_even_outside_their_process_group(tmp_path):
     child = "import time; open('ready', 'w').close(); time.sleep(99)"
     leaves = f"subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
     processes = Processes(tmp_path, {"SAID": "yes"})
@@ -116,8 +116,8 @@ def test_every_process_ends_also_one_that_has_left_its_group(tmp_path):
     assert processes.living() == {}
 
 
-def finished(folder, value, loss="0.5"):
-    """A folder that looks like a finished run's."""
+def finished_run(folder, value, loss="0.5"):
+    """Write a folder that looks like a finished run."""
     folder.mkdir(parents=True)
     append_events(folder, [{"event": "fit_ended", "after_round": 1}])
     write_tensors(folder / "prompts.safetensors", {"prompt": torch.tensor([1.0, value])}, {})
@@ -125,24 +125,24 @@ def finished(folder, value, loss="0.5"):
     return folder
 
 
-def test_what_differs_is_named(tmp_path):
-    one = finished(tmp_path / "runs" / "a" / "1", 2.0)
+def test_differences_between_runs_are_named(tmp_path):
+    one = finished_run(tmp_path / "runs" / "a" / "1", 2.0)
     assert newest_run(tmp_path / "runs") == one
-    assert differences(one, finished(tmp_path / "same", 2.0)) == []
-    assert differences(one, finished(tmp_path / "other", 2.25, "0.75")) == [
+    assert differences(one, finished_run(tmp_path / "same", 2.0)) == []
+    assert differences(one, finished_run(tmp_path / "other", 2.25, "0.75")) == [
         "prompts.safetensors: prompt differs by up to 0.25",
         "metrics.csv: loss in round 1 is 0.5 and 0.75",
     ]
     tensors = {"prompt": torch.tensor([1.0, 2.0]), "personal/0/prompt": torch.zeros(2)}
     write_tensors(tmp_path / "same" / "prompts.safetensors", tensors, {})
-    assert differences(one, tmp_path / "same") == [], "what stays at the sites is in no file of their server"
+    assert differences(one, tmp_path / "same") == [], "personal tensors at the sites count as a difference"
     write_tensors(one / "prompts_best.safetensors", {}, {})
     assert "prompts_best.safetensors is missing" in differences(one, tmp_path / "same")[0]
     with pytest.raises(FileNotFoundError, match="no run"):
         newest_run(tmp_path / "nowhere")
 
 
-def test_times_are_those_of_the_events(tmp_path):
+def test_times_are_read_from_events(tmp_path):
     (tmp_path / "run").mkdir()
     for event in ("fit_started", "round_started", "round_ended", "round_started", "round_ended"):
         append_events(tmp_path / "run", [{"event": event}])
@@ -154,7 +154,7 @@ def test_times_are_those_of_the_events(tmp_path):
     assert times.later == 4
 
 
-def test_each_site_has_its_own_folder_alone(image_root, tmp_path):
+def test_each_site_has_only_its_own_folder(image_root, tmp_path):
     setting = Setting("promptfl", 2, image_root, "photo")
     homes = setting.make_homes(tmp_path)
     assert setting.sites == [*homes]
@@ -166,11 +166,11 @@ def test_each_site_has_its_own_folder_alone(image_root, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the warm process of a site is for Unix")
-def test_two_sites_with_keys_are_equal_to_the_simulation(image_root, tmp_path, capfd, monkeypatch):
-    """A minute on two cores. It is the one test that starts Flower's own processes, several for each site."""
+def test_two_sites_with_keys_equal_the_simulation(image_root, tmp_path, capfd, monkeypatch):
+    """The only test that starts Flower's processes, several per site. Takes a minute on two cores."""
     monkeypatch.setattr(run, "simulate", lambda setting, output: main(setting.simulation(output)))
-    given = ["--method", "promptfl", "--rounds", "2", "--images", str(image_root), "--held_out", "photo"]
-    assert run.main([*given, "--output", str(tmp_path / "out"), "--seconds", str(SECONDS)]) == 0
+    arguments = ["--method", "promptfl", "--rounds", "2", "--images", str(image_root), "--held_out", "photo"]
+    assert run.main([*arguments, "--output", str(tmp_path / "out"), "--seconds", str(SECONDS)]) == 0
     printed = capfd.readouterr().out
     assert printed.splitlines()[-1] == "equal"
     assert "Flower says finished:completed" in printed

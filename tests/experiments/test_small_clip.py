@@ -24,8 +24,8 @@ NAMES = ("bell", "red bell", "fish", "fish", "fish")
 
 @pytest.fixture(scope="module")
 def small():
-    """A corpus of five icons: bars of other places, one of them in colour."""
-    pictures = np.zeros((6, 64, 64, 5), np.uint8)  # the last has no picture
+    """Make a corpus of five icons: bars at different positions, one of them coloured."""
+    pictures = np.zeros((6, 64, 64, 5), np.uint8)  # the last picture is empty
     for index in range(5):
         pictures[index, 4 + 12 * index : 10 + 12 * index, 4:60, 3:] = 255
     pictures[1, ..., 0] = 200
@@ -39,34 +39,34 @@ def recipe():
     return Recipe(steps=3, batch_size=6, more_names=2, pairs=0.34, plain=1.0)
 
 
-def test_icons_of_banned_names_and_of_many_sizes_are_left_out(monkeypatch):
+def test_banned_names_and_duplicate_sizes_of_icons_are_dropped(monkeypatch):
     names = ("cats", "cat-house", "category", "bell-12", "bell-16", "bell-20", "bell-24", "bell-28", "flag-france")
     monkeypatch.setattr(corpus, "read_icons", lambda icons, _: [Icon(icons, name, "") for name in names])
-    left = [icon.name for icon in icons_of([SET], None, ["cat"])]
-    assert left == ["category", "bell-16", "bell-20", "bell-24", "bell-28"]
+    remaining = [icon.name for icon in icons_of([SET], None, ["cat"])]
+    assert remaining == ["category", "bell-16", "bell-20", "bell-24", "bell-28"]
     banned = set(banned_names())
-    kept = {name for thing in things() if thing.part in ("seen", "") for name in thing.synonyms}
+    class_words = {name for thing in things() if thing.part in ("seen", "") for name in thing.synonyms}
     assert "padlock" in banned
-    assert not banned & kept
+    assert not banned & class_words
 
 
-def test_captions_are_renumbered_by_the_words_that_are_learned(small):
+def test_captions_are_renumbered_by_the_learned_tokens(small):
     tokens = small.tokens(["red bell", "fish"])
     assert small.words[tokens[0]].tolist() == [49406, 736, 3718, 49407]
-    assert tokens[1, -1] == 0  # padding behind the end
+    assert tokens[1, -1] == 0  # padding after the end
     assert tokens.argmax(dim=1).tolist() == [3, 2]
     assert small.names == ["bell", "red bell", "fish"]
     assert small.name.tolist() == [0, 1, 2, 2, 2]
     assert small.is_black.tolist() == [True, False, True, True, True]
 
 
-def test_a_word_has_its_own_vector_and_a_part_that_of_the_words_that_hold_it():
+def test_a_token_without_a_vector_gets_the_mean_of_words_that_contain_it():
     vectors = {word: np.full(100, value, np.float32) for word, value in (("clip", 1), ("paperclip", 3))}
     paper, clip, bell = token_vectors([8680, 9289, 3718], ["a paperclip"], vectors)[:, 0].tolist()
     assert (paper, clip, bell) == (3, 1, 0)
 
 
-def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
+def test_plain_pictures_are_black_on_white_and_pairs_are_side_by_side():
     pictures = np.zeros((2, 64, 64, 5), np.uint8)
     pictures[0, :32, :, 3] = 255
     pictures[1, 32:, :, 3] = 255
@@ -82,9 +82,9 @@ def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
     assert (left * rows).sum() / left.sum() + 5 < (right * rows).sum() / right.sum()
 
 
-def test_changed_pictures_are_called_by_their_colour_or_pixel_art():
+def test_changed_pictures_are_labelled_with_colour_or_pixel_art():
     colours = torch.tensor([[0.9, 0.1, 0.1], [0.1, 0.2, 0.9], [0.0, 0.0, 0.0]])
-    assert [LOOKS[place] for place in named(colours[:2])] == ["red", "blue"]
+    assert [LOOKS[index] for index in named(colours[:2])] == ["red", "blue"]
     assert named(colours[2:]).tolist() == [-1]
     pictures = torch.zeros(200, 64, 64, 5, dtype=torch.uint8)
     pictures[:, 8:56, 8:56, 3:] = 255
@@ -94,7 +94,7 @@ def test_changed_pictures_are_called_by_their_colour_or_pixel_art():
     assert (looks == LOOKS.index("pixel art")).sum() == 40
 
 
-def test_icons_look_as_their_names_say():
+def test_looks_follow_the_icons_names():
     names = ("bell-outline", "bell-fill", "filled-bell", "bell-bold-duotone", "bell", "line-chart")
     icons = [Icon(SET, name, "") for name in names]
     found = [corpus.look(icon, is_black=True) for icon in icons]
@@ -102,25 +102,30 @@ def test_icons_look_as_their_names_say():
     assert corpus.look(icons[0], is_black=False) == "colourful"
 
 
-def test_captions_of_a_batch_are_true_of_their_images(small, recipe):
+def test_positive_pairs_are_captions_that_fit_their_image(small, recipe):
     batches = Batches(small, recipe, seed=1)
     names = torch.tensor([2, 0, 2, 1, 0])
     tokens, positive = batches.captions(names, ["red"] * 4, pairs=1)
-    tokens, positive, of_looks = tokens[:4], positive[:, :4], positive[:, 4:]
+    tokens, positive, positive_looks = tokens[:4], positive[:, :4], positive[:, 4:]
     assert positive.tolist() == [
         [False, True, True, True],
         [True, False, False, False],
         [False, False, True, False],
         [False, True, False, False],
     ]
-    assert of_looks.tolist() == [[False] * 4, [True, False, False, False], [False, False, True, False], [False] * 4]
+    assert positive_looks.tolist() == [
+        [False] * 4,
+        [True, False, False, False],
+        [False, False, True, False],
+        [False] * 4,
+    ]
     ink = torch.ones(1, 3, 64, 64)
     ink[:, :, 20:24, 42:44] = 0
     assert batches.inked(ink, places=1).tolist() == [[2 * 8 + 5]]
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch 2.9 brings Muon")
-def test_training_moves_both_towers_and_what_is_saved_is_what_was_trained(small, recipe, tmp_path):
+def test_training_changes_both_towers_and_saved_weights_are_the_trained_ones(small, recipe, tmp_path):
     torch.manual_seed(0)
     model = Pretraining(small.vectors, frequent=1)
     before = {name: value.clone() for name, value in model.clip.named_parameters()}
@@ -137,7 +142,7 @@ def test_training_moves_both_towers_and_what_is_saved_is_what_was_trained(small,
     torch.testing.assert_close(loaded.encode_image(images), model.encode_image(images, None), atol=0.02, rtol=0.02)
 
 
-def test_a_caption_behind_free_places_is_what_its_words_are_there(small):
+def test_a_shifted_caption_ignores_the_free_positions_before_it(small):
     clip = Pretraining(small.vectors, frequent=1).clip
     tokens = small.tokens(["red bell"])
     free = torch.cat([tokens[:, :1], torch.zeros(1, 3, dtype=torch.long), tokens[:, 1:]], dim=1)
@@ -149,7 +154,7 @@ def test_a_caption_behind_free_places_is_what_its_words_are_there(small):
     torch.testing.assert_close(encode_text(clip, tokens, offset=3), expected)
 
 
-def test_the_text_tower_learns_alone_where_the_image_tower_is_kept(small, recipe, tmp_path):
+def test_only_the_text_tower_is_trained_if_the_image_tower_is_frozen(small, recipe, tmp_path):
     torch.manual_seed(0)
     first = Pretraining(small.vectors, frequent=1)
     save(first.clip, small.words, tmp_path / "weights.safetensors")
@@ -165,7 +170,7 @@ def test_the_text_tower_learns_alone_where_the_image_tower_is_kept(small, recipe
     )
 
 
-def test_validation_by_hand(monkeypatch):
+def test_validation_accuracies_by_hand(monkeypatch):
     validation = Validation(
         images=np.zeros((4, 64, 64, 3), np.uint8),
         labels=torch.tensor([0, 0, 1, 2]),
@@ -180,7 +185,7 @@ def test_validation_by_hand(monkeypatch):
     assert measured == "seen 66.7, new 100.0, all 25.0, x 100.0, y 50.0"
 
 
-def test_probe_by_hand():
+def test_probe_accuracies_by_hand():
     scores = torch.tensor([[0.9, 0.1, 0.2], [0.5, 0.1, 0.7], [0.9, 0.0, 0.5]])
     labels = torch.tensor([0, 0, 2])
     cells = row(scores, labels, torch.tensor([True, True, False]))
@@ -193,7 +198,7 @@ def test_probe_by_hand():
     assert few_shot(features, labels, torch.arange(20) % 2 == 0, seed=0) == 100
 
 
-def test_a_prompt_stands_where_its_words_would():
+def test_a_prompt_of_word_vectors_equals_its_words():
     model = prompts.load(BUNDLED["fedvlp-small"] / "weights.safetensors")
     tokens = open_clip.get_tokenizer("ViT-B-32")(["a photo of a fish.", "a photo of a bell."])
     words = model.token_embedding(tokens)[0, 1:5]

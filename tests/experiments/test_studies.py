@@ -1,4 +1,4 @@
-"""The studies under experiments/: what makes a run the same run, and that every row of every study can be run."""
+"""The studies under experiments/: the identity of runs, and all rows can be run."""
 
 import re
 from argparse import ArgumentError
@@ -24,18 +24,18 @@ STUDIES = [load_study(name) for name in study_names()]
 
 @pytest.fixture
 def setting(image_root: Path, tmp_path: Path) -> Setting:
-    """Small images, one round."""
+    """Use small images and one round."""
     more = (f"--data.cache_dir={tmp_path / 'cache'}", "--trainer.rounds=1", "--trainer.accelerator=cpu")
     return Setting(str(image_root), output=tmp_path / "runs", more=more)
 
 
-def test_data_of_the_package_go_by_the_names_of_their_configs():
+def test_data_may_be_the_name_of_a_bundled_config():
     setting = Setting("icon_domains")
     assert setting.arguments[0] == "--config=data/icon_domains"
     assert setting.domains() == ["colour", "duotone", "emoji", "line", "pixel", "solid"]
 
 
-def test_a_run_is_named_after_all_that_makes_it():
+def test_a_runs_name_depends_on_everything_but_its_output():
     run = StudyRun("trip", "ink", 0)
     assert run.name == StudyRun("trip", "ink", 0, Setting(output=Path("elsewhere"))).name
     others = [
@@ -51,7 +51,7 @@ def test_a_run_is_named_after_all_that_makes_it():
     assert len({run.name, *(other.name for other in others)}) == 1 + len(others)
 
 
-def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
+def test_comments_in_a_config_do_not_change_the_runs_name(tmp_path, monkeypatch):
     def name_with(text: str) -> str:
         path = tmp_path / "method.yaml"
         path.write_text(text, encoding="utf-8")
@@ -63,7 +63,7 @@ def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
     assert name_with("model: {a: 2}\n") != first
 
 
-def test_runs_are_made_once_and_go_on(setting, capsys, monkeypatch):
+def test_runs_are_made_once_and_resumed(setting, capsys, monkeypatch):
     monkeypatch.setattr("experiments.runs.run_jobs", make_here)
     run = StudyRun("promptfl", "photo", 0, setting)
     wrong = StudyRun("promptfl", "nowhere", 0, setting)
@@ -76,19 +76,22 @@ def test_runs_are_made_once_and_go_on(setting, capsys, monkeypatch):
     summary.unlink()
     assert not run.is_done
     make_runs([run], 1)
-    assert list(setting.output.glob(f"{run.name}/*/summary.json")) == [summary], "it went on in its own folder"
+    assert list(setting.output.glob(f"{run.name}/*/summary.json")) == [summary], "it resumed in another folder"
     make_runs([run], 1)
     assert capsys.readouterr().err.count("1/1") == 1
 
 
-def test_every_run_is_seeds_by_domains():
+def test_runs_are_grouped_by_seed_and_domain():
     runs = every_run("trip", ["--a=1"], Setting(), ["ink", None], [3, 5])
-    made = [StudyRun("trip", *where, overrides=("--a=1",)) for where in (("ink", 3), (None, 3), ("ink", 5), (None, 5))]
+    made = [
+        StudyRun("trip", *domain_and_seed, overrides=("--a=1",))
+        for domain_and_seed in (("ink", 3), (None, 3), ("ink", 5), (None, 5))
+    ]
     assert runs == [made[:2], made[2:]]
     assert seed_by_seed([runs, runs]) == [*made[:2], *made[:2], *made[2:], *made[2:]]
 
 
-def test_options():
+def test_options_of_a_study():
     choice = parse(shared_parser("", 4), ["--seeds", "1,2", "--held_out", "a,b", "--", "--trainer.accelerator=gpu"])
     assert choice.seeds == (1, 2)
     assert choice.held_out == ("a", "b")
@@ -97,7 +100,7 @@ def test_options():
     assert parse(shared_parser(""), []).held_out == ("cartoon", "painting", "photo", "sketch")
 
 
-def test_no_two_rows_of_a_study_are_the_same_run():
+def test_rows_of_a_study_are_different_runs():
     for study in STUDIES:
         setting = Setting(more=study.common)
         rows = [StudyRun(variant.config, "ink", 0, setting, variant.overrides) for variant in study.variants]
@@ -105,41 +108,41 @@ def test_no_two_rows_of_a_study_are_the_same_run():
         assert len({variant.label for variant in study.variants}) == len(rows), study.name
 
 
-def test_every_number_of_the_papers_stands_in_a_study():
-    wanted = set()
+def test_every_printed_number_belongs_to_a_study():
+    rows_with_paper_values = set()
     for study in STUDIES:
         for row in study.variants:
-            wanted |= {(study.paper, study.table, label) for label in row.paper}
-    assert wanted == set(paper_numbers())
+            rows_with_paper_values |= {(study.paper, study.table, label) for label in row.paper}
+    assert rows_with_paper_values == set(paper_numbers())
 
 
 def arguments_of(study, variant) -> tuple[str, ...]:
-    """Returns a row's arguments; numbers are all 1 or 0.5, as the parser takes one like the other."""
+    """List a row's arguments, with all numbers replaced by 1 or 0.5, which the parser treats alike."""
     given = (f"--config=methods/{variant.config}", "--config=data/icon_domains", *study.common, *variant.overrides)
     whole = [re.sub(r"=[1-9]\d*$", "=1", argument) for argument in given]
     return tuple(re.sub(r"=\d*\.\d+$", "=0.5", argument) for argument in whole)
 
 
-def arguments_of_all() -> list[tuple[str, ...]]:
-    """The arguments of every row of every study, each once."""
+def arguments_of_all_rows() -> list[tuple[str, ...]]:
+    """List the distinct arguments of all rows of all studies."""
     found = set()
     for study in STUDIES:
         found |= {arguments_of(study, row) for row in study.variants}
     return sorted(found)
 
 
-@pytest.mark.parametrize("given", arguments_of_all())
+@pytest.mark.parametrize("given", arguments_of_all_rows())
 def test_every_row_is_accepted_by_the_command_line(given):
     parsed(given)
 
 
-def test_a_row_that_the_command_line_refuses():
+def test_wrong_options_of_a_row_are_rejected():
     for wrong in ("--model.key_init=none", "--model.expert=1"):
         with pytest.raises((ArgumentError, UserError)):
             parsed(["--config=methods/trip", wrong])
 
 
-def test_what_a_study_says_after_its_common_arguments():
+def test_the_users_arguments_follow_the_common_arguments():
     study = load_study("diprompt_table_3")
     choice = parse(shared_parser(""), ["--held_out", "ink", "--seeds", "0", "--", "--trainer.rounds=2"], study.held_out)
     ((run,),) = runs_of(study, study.variants[1], choice)
@@ -147,7 +150,7 @@ def test_what_a_study_says_after_its_common_arguments():
     assert [argument for argument in run.arguments if argument in order] == order
 
 
-def test_a_study_stands_beside_its_paper(tmp_path):
+def test_a_table_shows_our_results_next_to_the_papers(tmp_path):
     study = load_study("trip_table_6")
     choice = parse(shared_parser(""), ["--output", str(tmp_path), "--held_out", "ink", "--seeds", "0,1"])
     assert table(study, choice).startswith(f"Ours: {NOT_RUN}.")
@@ -159,7 +162,7 @@ def test_a_study_stands_beside_its_paper(tmp_path):
     assert lines[5] == "| uniform | 51.0 ± 1.0 | 96.50 | 85.00 | 83.67 |"
 
 
-def test_numbers_that_a_paper_leaves_open():
+def test_ambiguous_numbers_of_a_paper_show_both_values():
     study = load_study("plan_table_6")
     assert printed(study, study.variants[3], "PACS") == "96.47 or 96.46"
 
@@ -173,13 +176,13 @@ def test_the_readme_has_every_study_and_its_notes():
 
 
 NOT_COMPARED = {
-    "diprompt_labels": "DiPrompT with another way to find domains",
-    "fed_mvp_released": "FedMVP as its code is, and not as its paper",
-    "kgcoop_released": "KgCoOp as its code is, and not as its paper",
-    "plan_released": "PLAN as its code is, and not as its paper",
-    "promptfl_released": "PromptFL as its code is, and not as its paper",
-    "trip_keys": "TRIP with another start of its clusters",
-    "trip_released": "TRIP as its code is, and not as its paper",
+    "diprompt_labels": "DiPrompT with other domain labels",
+    "fed_mvp_released": "FedMVP with the settings of its released code",
+    "kgcoop_released": "KgCoOp with the settings of its released code",
+    "plan_released": "PLAN with the settings of its released code",
+    "promptfl_released": "PromptFL with the settings of its released code",
+    "trip_keys": "TRIP with another initialisation of its clusters",
+    "trip_released": "TRIP with the settings of its released code",
 }
 
 
@@ -202,7 +205,7 @@ def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     assert searched["seeds"] == ([0, 1] if method.trains else [0])
 
 
-def test_the_fair_comparison_measures_after_half_of_the_rounds():
+def test_the_fair_comparison_evaluates_after_half_of_the_rounds():
     for rounds, every in ((1, 1), (5, 3), (10, 5)):
         choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
         arguments = content(METHODS[3], choice)["arguments"]

@@ -20,7 +20,7 @@ from tests.helpers.study_runs import finish
 DOMAINS = ("ink", "photo", "line", "solid")
 
 
-def test_cells_are_means_over_domains_with_the_spread_of_seeds(tmp_path):
+def test_cells_are_means_over_domains_with_the_deviation_over_seeds(tmp_path):
     runs = every_run("trip", [], Setting(output=tmp_path), ["ink", "photo"], [0, 1])
     for run, score in zip(chain.from_iterable(runs), (50.0, 60.0, 54.0, 64.0), strict=True):
         finish(run, score)
@@ -32,7 +32,7 @@ def test_cells_are_means_over_domains_with_the_spread_of_seeds(tmp_path):
     )
 
 
-def test_a_readme_keeps_all_but_the_table(tmp_path):
+def test_only_the_table_of_a_readme_is_replaced(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- one -->\nold\n<!-- /one -->\nb <!-- two --><!-- /two -->\n", encoding="utf-8")
     write_block(readme, "one", "| new |")
@@ -45,7 +45,7 @@ def test_a_readme_keeps_all_but_the_table(tmp_path):
 
 
 def finish_search(method: Compared, choice: Choice, best: dict[str, int], accuracies: Sequence[float]) -> None:
-    """Ends a method's search: by held-out domains the trial that is best, and its accuracy for each seed."""
+    """Write a finished search of a method, with the best trial by held-out domain and an accuracy per seed."""
     folder = folder_of(method, choice)
     trials = [(f"--model.optimizer.lr={rate:g}",) for rate in RATES] if method.trains else [()]
     choices = []
@@ -75,9 +75,9 @@ def test_the_fair_comparison_shows_each_domains_choice(tmp_path):
     assert "Not run yet: zero-shot CLIP, " in text
 
 
-def test_domains_that_are_held_out_together_have_a_column_each(tmp_path):
-    given = ["--output", str(tmp_path), "--held_out", "ink+photo,line+solid", "--seeds", "0"]
-    choice = parse(shared_parser("", ROUNDS), given)
+def test_domains_held_out_together_have_separate_columns(tmp_path):
+    arguments = ["--output", str(tmp_path), "--held_out", "ink+photo,line+solid", "--seeds", "0"]
+    choice = parse(shared_parser("", ROUNDS), arguments)
     finish_search(METHODS[0], choice, {"ink+photo": 0, "line+solid": 0}, [60.0])
     text = fair_table.table(choice)
     assert "| ink | photo | line | solid | mean |" in text

@@ -1,4 +1,4 @@
-"""The drawings that the bundled CLIP was trained on, their captions, and its weights."""
+"""The drawings and captions for pretraining the bundled CLIP, and its weights."""
 
 from itertools import combinations
 
@@ -24,7 +24,7 @@ from experiments.tiny_clip.shapes import CLASS_NAMES, Scene, styled_shape, style
 from fedvlp.clip import loading
 
 
-def test_styles_look_different_and_things_stand_out():
+def test_styles_differ_and_objects_contrast_with_the_background():
     for thing in THINGS:
         scene = Scene("poster", thing, "plain", "red", "snow", "large")
         image = draw(scene, np.random.default_rng(0)).astype(float)
@@ -35,7 +35,7 @@ def test_styles_look_different_and_things_stand_out():
     assert min(np.abs(one - other).mean() for one, other in combinations(looks, 2)) > 4
 
 
-def test_pretraining_shows_no_style_of_the_benchmark():
+def test_pretraining_uses_no_style_of_the_benchmark():
     assert not {"photo", "painting", "cartoon", "sketch"} & set(PRETRAINING_STYLES)
     first, scene = pretraining_drawing(0, 7)
     again, same = pretraining_drawing(0, 7)
@@ -44,7 +44,7 @@ def test_pretraining_shows_no_style_of_the_benchmark():
     assert scene.style in PRETRAINING_STYLES
 
 
-def test_a_caption_is_true_of_its_own_scene_and_names_what_it_says():
+def test_a_caption_describes_its_own_scene():
     generator = np.random.default_rng(0)
     styles = list(STYLES)
     scenes = [sample_scene(generator, styles[i % len(styles)]) for i in range(60)]
@@ -58,7 +58,7 @@ def test_a_caption_is_true_of_its_own_scene_and_names_what_it_says():
         assert (f"on {scene.ground}" in caption.text) == names_ground
 
 
-def test_truth_by_hand():
+def test_captions_match_scenes_with_all_named_attributes():
     fish = Scene("ink", "fish", "striped", "red", "sky", "large")
     star = Scene("poster", "star", "striped", "red", "sky", "large")
     scenes = np.stack([scene_codes(fish), scene_codes(star)])
@@ -70,7 +70,7 @@ def test_truth_by_hand():
 
 
 @pytest.mark.parametrize("name", loading.BUNDLED)
-def test_bundled_weights_load_strictly_and_are_the_same_at_each_load(name):
+def test_bundled_weights_load_strictly_and_reproducibly(name):
     state = loading.bundled_state_dict(name)
     model = CLIP(**loading.bundled_config(name))
     model.load_state_dict(state, strict=True)
@@ -81,7 +81,7 @@ def test_bundled_weights_load_strictly_and_are_the_same_at_each_load(name):
     assert all(torch.equal(state[key], again[key]) for key in state)
 
 
-def test_trained_rows_are_put_where_they_belong():
+def test_trained_rows_are_placed_by_their_index():
     stored = load_file(loading.BUNDLED["fedvlp-tiny"] / "weights.safetensors")
     weight = loading.expand(stored, 49408)["token_embedding.weight"]
     rows = stored["token_embedding.index"].long()
@@ -89,7 +89,7 @@ def test_trained_rows_are_put_where_they_belong():
     assert weight.std() == pytest.approx(0.02, rel=0.2)
 
 
-def test_the_drawings_of_the_benchmark_have_not_moved():
+def test_the_drawings_of_the_benchmark_never_change():
     domains = styled_shapes(images_per_class=2)
     means = {domain: images.mean() for domain, (images, _) in domains.items()}
     assert means == pytest.approx(

@@ -69,8 +69,8 @@ def test_a_checkpoint_is_deployed_without_tensors_that_are_only_shared(state, tm
         assert model == MODEL == read_model(tmp_path / name)
         assert_equal(deployed, state.server.deployed)
         assert personal.keys() == {1, 4}
-        for client, kept in state.personal.items():
-            assert_equal(personal[client], kept)
+        for client, expected in state.personal.items():
+            assert_equal(personal[client], expected)
 
 
 def test_differences_have_paths_and_are_sorted():

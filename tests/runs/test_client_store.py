@@ -133,8 +133,8 @@ def test_states_at_sites_are_known_only_by_name():
 
 
 def test_a_checkpoint_names_files_at_sites_without_needing_them(tmp_path):
-    kept = StatesOnDisk(None, "personal", {1: "000001-00000-0.safetensors"})
-    state = RunState(ServerState.start({"weight": torch.ones(2)}), personal=kept)
+    personal_states = StatesOnDisk(None, "personal", {1: "000001-00000-0.safetensors"})
+    state = RunState(ServerState.start({"weight": torch.ones(2)}), personal=personal_states)
     description = {
         "model": {"class_path": "a.B", "init_args": {}, "clip_fingerprint": ""},
         "optimizer": None,

@@ -1,6 +1,6 @@
 """Options of data that must be equal to resume a run and to be in the same table, found from signatures.
 
-An option that is new must change what is compared, or be named here with the reason why it need not.
+A new option must change the comparison, or be listed here with the reason for its exception.
 """
 
 from pathlib import Path
@@ -30,12 +30,12 @@ VALUES = {
     "out_of_distribution": OTHERS,
 }
 NOT_COMPARED = {
-    "eval_batch_size": "what is measured of an image does not depend on its batch",
+    "eval_batch_size": "the result of an image does not depend on its batch",
     "num_workers": "batches are the same for any number",
-    "cache_dir": "says where results are kept, and changes none",
-    "cache_images": "as cache_dir",
-    "out_of_distribution": "says what else is measured; the summary names it, and no accuracy depends on it",
-    "class_names_map": "a method has the names among its options, where they are compared",
+    "cache_dir": "sets the folder of the cache, and changes no result",
+    "cache_images": "like cache_dir",
+    "out_of_distribution": "adds a measurement that the summary names; no accuracy depends on it",
+    "class_names_map": "the names are among the options of the method, which are compared",
 }
 WHERE = {
     "held_out": {"protocol", "split"},

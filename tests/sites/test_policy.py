@@ -225,9 +225,9 @@ def test_announced_tensors_are_the_tensors_that_leave(tmp_path, image_root):
     config = method_config("plan", rounds=1, steps=2)
     config["trainer"]["local"]["add_ons"] = [{"class_path": "Scaffold"}]
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS, policy={"tensors": ["*"]})
-    sites = {place: Site(home) for place, home in homes.items()}
+    sites = {node: Site(home) for node, home in homes.items()}
     transport = in_process({})
-    transport.sites = {place: site.handle for place, site in sites.items()}
+    transport.sites = {node: site.handle for node, site in sites.items()}
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
     assert serve(server, transport, tmp_path / "runs") == 0
     (uploads,) = sites["node-2"].uploads.values()

@@ -19,9 +19,9 @@ def data(sites=DOMAINS, classes=CLASSES, **options):
     return SitesData(sites=list(sites), class_names=list(classes), arrival_seconds=0.05, cache_dir=None, **options)
 
 
-def registry(transport, known=None, **options):
-    known = data(**options) if known is None else known
-    return SiteRegistry(transport, known, "run", description(data=options_for_sites(known)))
+def registry(transport, server_data=None, **options):
+    server_data = data(**options) if server_data is None else server_data
+    return SiteRegistry(transport, server_data, "run", description(data=options_for_sites(server_data)))
 
 
 def changed(handle, **values):
@@ -95,13 +95,13 @@ def test_a_node_with_another_sites_name_blocks_no_site(sites, tmp_path, image_ro
 def test_a_site_may_move_to_another_node_once_the_old_node_is_gone(sites, caplog):
     found = registry(sites)
     found.gather(3)
-    sites.sites["new place"] = sites.sites["node-1"]
+    sites.sites["new node"] = sites.sites["node-1"]
     found.regather(3)
     assert found.nodes["ink"] == "node-1"
     assert "'ink' is connected twice" in caplog.text
     del sites.sites["node-1"]
     found.regather(3)
-    assert found.nodes["ink"] == "new place"
+    assert found.nodes["ink"] == "new node"
 
 
 def test_versions_and_numbers_of_training_images_are_checked(sites, caplog):
@@ -122,12 +122,12 @@ def test_versions_and_numbers_of_training_images_are_checked(sites, caplog):
 
 
 def test_images_that_changed_during_a_run_are_rejected(sites):
-    known = data()
-    registry(sites, known).gather(3)
-    registry(sites, known).gather(3)
+    server_data = data()
+    registry(sites, server_data).gather(3)
+    registry(sites, server_data).gather(3)
     sites.sites["node-2"] = changed(sites.sites["node-2"], images="another")
     with pytest.raises(UserError, match="'paint' has different images than at the start of the run"):
-        registry(sites, known).gather(3)
+        registry(sites, server_data).gather(3)
 
 
 def test_a_site_that_times_out_is_polled_less_often(sites, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_node_without_a_name_is_reported_once(sites, caplog):
 
 
 def test_the_server_waits_forever_for_enough_sites_and_briefly_for_more(sites, tmp_path, monkeypatch, capsys):
-    absent = {place: sites.sites.pop(place) for place in ("node-1", "node-2")}
+    absent = {node: sites.sites.pop(node) for node in ("node-1", "node-2")}
     found = registry(sites)
     found.waiting = tmp_path / "runs" / WAITING
     exit_codes = []

@@ -36,11 +36,11 @@ def test_a_bundled_config_is_hidden_only_by_a_file_with_a_suffix(tmp_path, monke
 
 def test_the_order_of_options_does_not_matter():
     """Configs come first, and a class before its options; a second callback stays where it is."""
-    given = [
+    arguments = [
         *("--model.optimizer.lr", "-1", "--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B"),
         *("--config=b", "--model.optimizer=Adam", "--config=a", "--model=M", "--images", "c", "d"),
     ]
-    assert sort_options(given) == [
+    assert in_order(arguments) == [
         *("--config=b", "--config=a", "--model=M", "--model.optimizer=Adam", "--model.optimizer.lr=-1"),
         *("--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B", "--images", "c", "d"),
     ]

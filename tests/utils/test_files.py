@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever the disk does, and locks that end with their process."""
+"""Files that appear whole or not at all despite disk errors, and locks that end with their process."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ def fill_the_disk(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_that_refuses_is_named_by_the_file_and_leaves_the_old(tmp_path):
+def test_a_disk_error_names_the_file_and_keeps_the_old_content(tmp_path):
     path = tmp_path / "table.csv"
     write_text(path, "old")
     with pytest.raises(OSError, match="No space left") as caught:
@@ -27,13 +27,13 @@ def test_a_disk_that_refuses_is_named_by_the_file_and_leaves_the_old(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError) as caught, atomic_write(path):
         (tmp_path / "image.png").read_bytes()
-    assert caught.value.filename == str(tmp_path / "image.png"), "another file's error keeps its name"
+    assert caught.value.filename == str(tmp_path / "image.png"), "the error names the wrong file"
     for name in ("/dev/null", "."):
         with pytest.raises(UserError, match="Expected the name of a file"):
             write_text(tmp_path / name, "new")
 
 
-def test_what_is_read_is_not_replaced_under_whatever_name(tmp_path):
+def test_an_input_file_is_not_replaced_under_any_name(tmp_path):
     image = tmp_path / "image.png"
     image.touch()
     (tmp_path / "other.png").touch()
@@ -46,7 +46,7 @@ def test_what_is_read_is_not_replaced_under_whatever_name(tmp_path):
         check_replaceable(tmp_path / name, inputs)
 
 
-def test_a_lock_is_held_once_and_ends_with_its_block(tmp_path):
+def test_a_lock_is_exclusive_and_ends_with_its_block(tmp_path):
     path = tmp_path / "file"
     assert not is_locked(path)
     with locked(path, wait=False):
@@ -58,7 +58,7 @@ def test_a_lock_is_held_once_and_ends_with_its_block(tmp_path):
         assert is_locked(path)
 
 
-def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
+def test_a_lock_ends_with_a_killed_process(tmp_path):
     code = "import sys\nfrom pathlib import Path\nfrom fedvlp.utils.files import locked\n"
     code += "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     command = [sys.executable, "-c", code, str(tmp_path / "file")]
@@ -69,7 +69,7 @@ def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
     assert not is_locked(tmp_path / "file")
 
 
-def test_who_waits_goes_on_without_a_lock_where_the_disk_refuses_one(tmp_path, monkeypatch):
+def test_waiting_callers_continue_without_a_lock_if_the_disk_supports_none(tmp_path, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError(errno.EACCES, "Permission denied")
 

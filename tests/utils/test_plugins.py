@@ -1,4 +1,4 @@
-"""What packages register is read from their metadata, and imported only where the command line needs it."""
+"""Registered classes are read from packages' metadata, and imported only when needed."""
 
 import logging
 import sys
@@ -21,7 +21,7 @@ def site(tmp_path):
         yield folder
 
 
-def test_a_registered_class_is_trusted_by_its_name_and_its_paths_alone(site):
+def test_a_registered_class_is_trusted_only_under_its_own_names(site):
     groups = {"fedvlp.methods": {"Trusted": "trusted_one:Trusted"}}
     files = {"trusted_one/__init__.py": "from trusted_one.inner import Other, Trusted\n"}
     files["trusted_one/inner.py"] = METHOD.format("Trusted") + METHOD.format("Other")
@@ -58,7 +58,7 @@ def test_configs_of_plugins_are_found_by_name(site):
     assert "odd_one" not in sys.modules
 
 
-def test_configs_that_are_not_there_name_their_package(site):
+def test_missing_configs_name_their_package(site):
     install(site, "odd-one", "1.2", {"fedvlp.configs": {"odd_one": "odd_one.nowhere"}}, {"odd_one/__init__.py": ""})
     with pytest.raises(UserError, match=r"odd-one registers configs in odd_one\.nowhere, but there is no such folder"):
         find_config("odd")

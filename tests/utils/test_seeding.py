@@ -12,7 +12,7 @@ def draw():
     return random.random(), float(np.random.rand()), torch.rand(1).item()
 
 
-def test_generators_go_on_where_they_were():
+def test_generators_are_restored():
     seed_generators(5)
     expected = [draw(), draw()]
     seed_generators(5)
@@ -34,8 +34,8 @@ def test_a_seed_fixes_every_generator():
     assert all(a != b for a, b in zip(one, other, strict=True))
 
 
-def test_seeds_are_the_stored_ones():
-    """Another stream of seeds would move every printed number."""
+def test_derived_seeds_never_change():
+    """Other derived seeds would change every printed number."""
     assert derive_seed(0) == SEEDS[0]
     assert derive_seed(0, 1, 2, 3) == SEEDS[1]
     assert derive_seed(2**40, 7) == SEEDS[2]

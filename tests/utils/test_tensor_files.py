@@ -1,4 +1,4 @@
-"""Files of tensors: what is written is read, equal content gives equal bytes, and damage is one clear error."""
+"""Files of tensors are restored unchanged, equal content gives equal bytes, and damage is one clear error."""
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ def tensors():
         "optimizer/0/step": torch.tensor(7.0),
         "empty": torch.zeros(0, 4),
         "seen": torch.tensor([True, False]),
-        "prompt": wide.mT,  # not in the order of its memory
-        "view": wide[1],  # which shares the memory of the prompt
+        "prompt": wide.mT,  # not contiguous
+        "view": wide[1],  # shares the memory of the prompt
     }
 
 
@@ -30,7 +30,7 @@ def path(tmp_path):
     return tmp_path / "made.safetensors"
 
 
-def test_what_is_written_is_read(path):
+def test_tensors_are_restored_unchanged(path):
     read, header = read_tensors(path)
     assert header == read_tensors(path, None)[1] == HEADER
     assert read.keys() == tensors().keys() == load_file(path).keys()
@@ -47,22 +47,22 @@ def test_equal_content_gives_equal_bytes(path, tmp_path):
     assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
 
 
-def test_a_missing_end_and_a_flipped_bit_anywhere_are_damage(path):
+def test_truncated_files_and_flipped_bits_are_reported(path):
     content = path.read_bytes()
     for length in (0, 5, 100, -1):
         path.write_bytes(content[:length])
         for group in ("", None):
             with pytest.raises(UserError, match=f"{path} is damaged, or not written by fedvlp"):
                 read_tensors(path, group)
-    for place in range(len(content)):
+    for index in range(len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 1 << place % 8
+        damaged[index] ^= 1 << index % 8
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=f"{path} is damaged, or not written by fedvlp"):
             read_tensors(path, "optimizer/")
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_rejected(tmp_path):
     save_file({"prompt": torch.zeros(2)}, tmp_path / "plain.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
     for name in ("plain.safetensors", "text.safetensors"):
