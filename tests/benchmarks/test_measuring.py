@@ -142,7 +142,7 @@ def test_an_unavailable_device_is_one_clear_error(monkeypatch, capsys, given, me
 
 
 @pytest.mark.parametrize("target", ["all.md", "results"])
-def test_the_command_writes_what_it_prints(monkeypatch, capsys, tmp_path, target):
+def test_the_command_writes_its_output_to_files(monkeypatch, capsys, tmp_path, target):
     def tables(quick, figures):
         return [Table(f"{quick}", ("", "s"), [["ours", "1"]])]
 

@@ -100,7 +100,7 @@ def test_a_new_class_is_one_file_of_forty_lines(name, file):
     assert len(PAGES[name].files()[file].splitlines()) <= 40
 
 
-def test_the_callback_writes_what_its_page_says(desk):
+def test_the_callback_writes_the_table_of_its_page(desk):
     page = PAGES["callback"]
     follow(page, desk)
     exec(shortened(page.files()["use_norms.py"]), {})

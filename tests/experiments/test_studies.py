@@ -215,10 +215,10 @@ def test_the_fair_comparison_evaluates_after_half_of_the_rounds():
 
 
 def test_the_fair_comparison_is_a_search_of_learning_rates(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("experiments.fair_comparison.run.run_tune", lambda words: asked.append(words) or 0)
+    calls = []
+    monkeypatch.setattr("experiments.fair_comparison.run.run_tune", lambda words: calls.append(words) or 0)
     fair_comparison(["--methods", "kgcoop", "--held_out", "ink", "--output", str(tmp_path), "--workers", "3"])
-    ((file, output, workers, search),) = asked
+    ((file, output, workers, search),) = calls
     assert (workers, search) == ("--workers=3", "--search=model.optimizer.lr=3e-05,0.0001,0.0003,0.001,0.003,0.01")
     assert output.startswith(f"--output={tmp_path / 'fair_comparison'}")
     plan = make_sweep(read_sweep(Path(file.removeprefix("--file="))))

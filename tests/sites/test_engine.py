@@ -164,17 +164,17 @@ OTHER_CLIP = "has different CLIP weights than the server"
 def test_a_site_that_cannot_be_prepared_ends_the_run_before_training(deployment, capsys):
     transport = in_process(deployment.homes)
     usual = transport.sites[BROKEN]
-    asked = []
+    kinds = []
 
     def refuses(request):
-        asked.append(read_request(request).kind)
-        return failure("paint", OTHER_CLIP) if asked[-1] == "prepare" else usual(request)
+        kinds.append(read_request(request).kind)
+        return failure("paint", OTHER_CLIP) if kinds[-1] == "prepare" else usual(request)
 
     transport.sites[BROKEN] = refuses
     assert deployment.serve(method_config("promptfl"), transport) == 1
     assert capsys.readouterr().err == f"fedvlp: error: The site 'paint' {OTHER_CLIP}. Nothing was trained.\n"
-    assert asked.count("prepare") == 1
-    assert "train" not in asked
+    assert kinds.count("prepare") == 1
+    assert "train" not in kinds
     assert not list(deployment.folder.glob("deployed/*/*/"))
 
 
@@ -218,12 +218,12 @@ def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment):
 
 def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
     config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
-    asked = []
+    requests = []
 
     def restarts(transport, request):
-        if request not in asked:  # not when the server repeats it after another preparation
+        if request not in requests:  # not when the server repeats it after another preparation
             transport.usual = Site(deployment.homes[BROKEN]).handle
-        asked.append(request)
+        requests.append(request)
         return transport.usual(request)
 
     def dies(transport, request):
@@ -231,7 +231,7 @@ def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
 
     with pytest.raises(KeyboardInterrupt):
         deployment.serve(config, deployment.faulty({0: restarts, 1: dies}))
-    assert len(asked) == 2 * 2
+    assert len(requests) == 2 * 2
     assert deployment.serve(config, checkpoint="last") == 0
     assert "after round 1" in capsys.readouterr().out
     assert deployment.left_out() == []

@@ -246,7 +246,7 @@ def test_repeated_rounds_and_restarts_count_towards_the_limits(tmp_path, image_r
     transport = in_process(homes)
     twice = []
 
-    def asked_twice(request):
+    def train_twice(request):
         if read_request(request).kind == "train":
             twice.append(read_reply(ink.handle(request)).kind)
         return ink.handle(request)
@@ -258,7 +258,7 @@ def test_repeated_rounds_and_restarts_count_towards_the_limits(tmp_path, image_r
 
     usual = transport.sites["node-1"]
     restarts = []
-    transport.sites.update({"node-0": asked_twice, "node-1": restarted})
+    transport.sites.update({"node-0": train_twice, "node-1": restarted})
     assert serve(config, transport, tmp_path / "runs") == 0
     assert twice == ["trained", "failed"]
     events = [event for event in read_events(run_of(tmp_path / "runs")) if event["event"] == "client_left_out"]
@@ -302,8 +302,8 @@ def prepared(home, requests):
     """Start a site, approve the run, and prepare the site for it."""
     site = Site(home)
     reply_to(site, requests["prepare", 0])
-    (asked,) = (home / "approvals").glob("*.json")
-    assert main(["site", "approve", str(home), asked.stem]) == 0
+    (approval,) = (home / "approvals").glob("*.json")
+    assert main(["site", "approve", str(home), approval.stem]) == 0
     assert reply_to(site, requests["prepare", 0]).kind == "prepared"
     return site
 
@@ -332,8 +332,8 @@ def test_the_server_cannot_add_lines_to_the_text_for_the_operator(limited, plan,
     values = {name: plan["prepare", 0].values[name] for name in description()}
     reply = read_reply(Site(limited).handle(Message("describe", {"run": "a, digest 77", **values}).to_bytes()))
     assert reply.kind == "waiting"
-    (asked,) = (limited / "approvals").glob("*.json")
-    asked.write_text(asked.read_text().replace("signature: none", "signature: none\\n  signature: one"))
+    (approval,) = (limited / "approvals").glob("*.json")
+    approval.write_text(approval.read_text().replace("signature: none", "signature: none\\n  signature: one"))
     capsys.readouterr()
     assert main(["site", "approve", str(limited)]) == 0
     shown = capsys.readouterr().out.splitlines()

@@ -133,10 +133,10 @@ def test_images_that_changed_during_a_run_are_rejected(sites):
 def test_a_site_that_times_out_is_polled_less_often(sites, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
-    asked = []
+    times = []
 
     def hangs(request):
-        asked.append(now[0])
+        times.append(now[0])
         now[0] += 600
         raise SiteError("did not answer in 600 s")
 
@@ -146,10 +146,10 @@ def test_a_site_that_times_out_is_polled_less_often(sites, monkeypatch):
     for time in (0, 700, 6599):
         now[0] = time
         found.update()
-    assert asked == [0]
+    assert times == [0]
     now[0] = 6600
     found.update()
-    assert asked == [0, 6600]
+    assert times == [0, 6600]
     del sites.sites["node-0"]
     found.update()
     sites.sites["node-0"] = usual
@@ -157,11 +157,11 @@ def test_a_site_that_times_out_is_polled_less_often(sites, monkeypatch):
     assert found.missing() == []
 
 
-def failing(handle, asked):
+def failing(handle, kinds):
     """Make a handler that cannot describe its site, and that records the kinds of its requests."""
 
     def fails(request):
-        asked.append(read_request(request).kind)
+        kinds.append(read_request(request).kind)
         return failure("ink", "can't use its images with the server's options; see the site's log")
 
     return fails
@@ -170,7 +170,7 @@ def failing(handle, asked):
 def test_a_problem_is_reported_once_and_a_repaired_site_joins(sites, caplog, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
-    asked = []
+    kinds = []
     usual = sites.sites["node-1"]
     sites.sites["node-1"] = failing(usual, [])
     with pytest.raises(UserError, match=r"The site 'ink' can't use its images.* Nothing was trained"):
@@ -179,11 +179,11 @@ def test_a_problem_is_reported_once_and_a_repaired_site_joins(sites, caplog, mon
     del sites.sites["node-1"]
     found = registry(sites)
     found.regather(2)
-    sites.sites["node-1"] = failing(usual, asked)
+    sites.sites["node-1"] = failing(usual, kinds)
     for seconds in range(0, 600, 2):
         now[0] = seconds
         found.update()
-    assert asked == ["describe"] * 2
+    assert kinds == ["describe"] * 2
     assert caplog.text.count("The site 'ink' can't use its images") == 1
     sites.sites["node-1"] = usual
     now[0] = 600

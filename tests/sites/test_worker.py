@@ -13,12 +13,12 @@ from tests.helpers.sites import description, in_process, make_site, make_sites, 
 NOISE = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
 
 
-def asked(site, kind, **values):
+def ask(site, kind, **values):
     return read_reply(site.handle(Message(kind, values).to_bytes()))
 
 
 def reason(site, kind, **values):
-    found = asked(site, kind, **values)
+    found = ask(site, kind, **values)
     assert found.kind == "failed"
     return found.values["reason"]
 
@@ -71,7 +71,7 @@ def test_an_unreadable_image_is_named_only_in_the_sites_log(tmp_path, caplog):
 
 def test_a_site_describes_its_classes_and_rejects_unknown_options(site):
     data = {"classes": [*CLASSES, "moon"], "validation_fraction": 0.5}
-    found = asked(site, "describe", run="", **description(data=data))
+    found = ask(site, "describe", run="", **description(data=data))
     assert (found.values["name"], found.values["classes"]) == ("ink", CLASSES)
     assert found.values["counts"] == {"train": 6, "validation": 6}
     # Names of class folders are case-sensitive.
@@ -88,12 +88,12 @@ def test_an_invalid_request_gets_a_failure_reply(site):
 
 def test_an_unprepared_site_replies_unprepared(site):
     order = {"run": "run", "client": 0, "domain": 0, "personal": ""}
-    assert asked(site, "evaluate", baseline=False, **order).kind == "unprepared"
+    assert ask(site, "evaluate", baseline=False, **order).kind == "unprepared"
     more = {"round": 0, "phase": 0, "seed": 1, "factor": 1.0, "share": 1.0, "noise": None, "weighting": None}
     more["optimizer"] = ""
-    assert asked(site, "train", **order, **more).kind == "unprepared"
-    assert asked(site, "sum", run="run", step="share", client=0, domain=0).kind == "unprepared"
-    assert asked(site, "leave", run="run").kind == "left"
+    assert ask(site, "train", **order, **more).kind == "unprepared"
+    assert ask(site, "sum", run="run", step="share", client=0, domain=0).kind == "unprepared"
+    assert ask(site, "leave", run="run").kind == "left"
 
 
 class TestPrepared:
@@ -104,10 +104,10 @@ class TestPrepared:
         messages = [read_request(request) for request in traffic.requests]
 
         def first(kind, phase=0, /, **values):
-            asked = [message for message in messages if message.kind == kind]
+            candidates = [message for message in messages if message.kind == kind]
             found = next(
                 message
-                for message in asked
+                for message in candidates
                 if message.values.get("client") in (0, None) and message.values.get("phase", phase) == phase
             )
             return Message(kind, {**found.values, **values}, found.tensors).to_bytes()

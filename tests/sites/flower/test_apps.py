@@ -55,8 +55,8 @@ class LoopbackGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids):
-        asked = [self.sent[name] for name in message_ids]
-        return [self._reply(each) for each in reversed(asked) if each.metadata.dst_node_id not in self.silent]
+        requests = [self.sent[name] for name in message_ids]
+        return [self._reply(each) for each in reversed(requests) if each.metadata.dst_node_id not in self.silent]
 
     def _reply(self, message):
         """Answer like Flower's ClientApp process, which turns exceptions into error messages."""
@@ -79,7 +79,7 @@ def process(monkeypatch):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requests(monkeypatch):
     """Record the requests to sites, which answer with their name and the reversed request."""
     seen = []
 
@@ -97,25 +97,25 @@ def transport(homes, **options):
     return GridTransport(LoopbackGrid(client_app.app, homes, **options), pause=0.001)
 
 
-def test_bytes_arrive_unchanged_in_both_directions(asked):
+def test_bytes_arrive_unchanged_in_both_directions(requests):
     made = transport({7: "/site/a", 9: "/site/b"})
     assert isinstance(made, Transport)
     assert made.names() == ["7", "9"]
     assert dict(made.exchange({"9": ODD, "7": b""}, timeout=12.5)) == {"9": b"b" + ODD[::-1], "7": b"a"}
     assert {message.metadata.ttl for message in made.grid.sent.values()} == {13.5}, "no request outlives its round"
-    assert sorted(asked) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
+    assert sorted(requests) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
 
 
-def test_a_sites_home_may_be_relative_to_the_user_but_not_missing(asked, monkeypatch):
+def test_a_sites_home_may_be_relative_to_the_user_but_not_missing(requests, monkeypatch):
     monkeypatch.setenv("HOME", "/nowhere")
     replies = dict(transport({7: "~/a", 8: None, 9: ""}).exchange({"7": b"x", "8": b"x", "9": b"x"}, timeout=5))
     assert replies["7"] == b"ax"
-    assert asked == [(Path("/nowhere/a"), b"x")]
+    assert requests == [(Path("/nowhere/a"), b"x")]
     for name in ("8", "9"):
         assert "does not name the site's home" in str(replies[name])
 
 
-def test_failing_unknown_and_late_sites_do_not_block_others(asked):
+def test_failing_unknown_and_late_sites_do_not_block_others(requests):
     made = transport({6: "/f", 7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
     replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}, timeout=0.05))
     assert replies["7"] == b"a3"
@@ -133,7 +133,7 @@ def test_failing_unknown_and_late_sites_do_not_block_others(asked):
         RecordDict({"fedvlp": ConfigRecord({"bytes": "x"})}),
     ],
 )
-def test_a_foreign_message_is_an_invalid_reply(content, asked):
+def test_a_foreign_message_is_an_invalid_reply(content, requests):
     with pytest.raises(UserError, match="same version of fedvlp"):
         unpack(content)
     grid = LoopbackGrid(lambda message, context: Message(content, reply_to=message), {7: "/a"})

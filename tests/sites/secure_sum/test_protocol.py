@@ -225,10 +225,10 @@ def test_changed_shares_are_rejected(change):
 @pytest.mark.parametrize("step", STEPS)
 def test_a_site_answers_each_step_once_and_in_order(step):
     parties = Parties(3)
-    asked = {}
+    messages = {}
 
     def remember(name, parts):
-        asked[name] = parts
+        messages[name] = parts
         return parts
 
     parties.cheats[step] = remember
@@ -237,7 +237,7 @@ def test_a_site_answers_each_step_once_and_in_order(step):
         parties.sum()
     for later in STEPS:
         with pytest.raises(SiteProblem, match="twice, out of order, or after a refusal"):
-            parties.sites["ash"].answer(step if later == STEPS[0] else later, asked["ash"])
+            parties.sites["ash"].answer(step if later == STEPS[0] else later, messages["ash"])
 
 
 # The server's view.

@@ -154,7 +154,7 @@ def test_sites_equal_a_simulation_bit_for_bit_with_a_secure_sum(method, options,
     assert metrics(run_of(deployment.folder / "deployed")) == metrics(simulated)
 
 
-def is_asked(kind, step=None):
+def fails_at(kind, step=None):
     def fails(node, request):
         return node == DROPPED and request.kind == kind and request.values.get("step") == step
 
@@ -163,17 +163,17 @@ def is_asked(kind, step=None):
 
 def test_a_dropped_site_counts_only_if_its_masked_update_had_arrived(deployment):
     def restarts(node, request):
-        if is_asked("sum", "mask")(node, request):
+        if fails_at("sum", "mask")(node, request):
             transport.running[node] = Site(deployment.homes[node])
         return False
 
     transport = RecordingSites(deployment.homes, restarts)
     assert deployment.serve(transport, "restarted", rounds=1) == 0
     assert deployment.left_out("restarted") == [(1, "oil", "sent no usable answer for the secure sum")]
-    assert deployment.serve(RecordingSites(deployment.homes, is_asked("train")), "without", rounds=1) == 0
+    assert deployment.serve(RecordingSites(deployment.homes, fails_at("train")), "without", rounds=1) == 0
     assert deployment.left_out("without") == [(1, "oil", "did not answer in 7 s")]
     assert_equal(deployment.prompts("restarted"), deployment.prompts("without"))
-    assert deployment.serve(RecordingSites(deployment.homes, is_asked("sum", "confirm")), "late", rounds=1) == 0
+    assert deployment.serve(RecordingSites(deployment.homes, fails_at("sum", "confirm")), "late", rounds=1) == 0
     assert deployment.left_out("late") == []
     assert not torch.equal(deployment.prompts("without")["prompt"], deployment.prompts("late")["prompt"])
 
@@ -209,8 +209,8 @@ def test_no_update_and_no_metric_leaves_a_site(deployment):
     for reply in trained:
         assert [value.shape for value in reply.tensors.values()] == [(160,)]
         assert reply.values["metrics"] == {}
-    asked = [(request.values.get("step"), reply) for request, reply in transport.messages]
-    masked = [value for step, reply in asked if step == "mask" for value in reply.tensors.values()]
+    steps_and_replies = [(request.values.get("step"), reply) for request, reply in transport.messages]
+    masked = [value for step, reply in steps_and_replies if step == "mask" for value in reply.tensors.values()]
     assert {len(value) for value in masked} == {8 * (16 * 64 + 1)}
     assert len({value.numpy().tobytes() for value in masked}) == 2 * 4
     entries = [entry for _, entry in read_ledger(deployment.homes[DROPPED])]
@@ -223,12 +223,12 @@ def test_no_update_and_no_metric_leaves_a_site(deployment):
 def test_a_site_reveals_its_shares_of_a_round_once(deployment):
     """A server restarted from a checkpoint before the sum would otherwise get a second sum of the same round."""
 
-    asked = []
+    kinds = []
 
     def dies(node, request):
-        asked.append(request.kind)
+        kinds.append(request.kind)
         # When the server evaluates the second round, all sites have revealed their shares.
-        if request.kind == "evaluate" and asked.count("train") == 2 * 4:
+        if request.kind == "evaluate" and kinds.count("train") == 2 * 4:
             raise KeyboardInterrupt
         return False
 
@@ -259,12 +259,12 @@ def test_a_site_that_sends_tensors_of_another_type_drops_out(deployment):
 
 def skip_last_step(*rounds):
     """Let a site skip the last step of these rounds, counted from 0."""
-    asked = []
+    rounds_so_far = []
 
     def fails(node, request):
         if request.kind == "train":
-            asked.append(request.values["round"])
-        return node == DROPPED and request.values.get("step") == "reveal" and asked[-1] in rounds
+            rounds_so_far.append(request.values["round"])
+        return node == DROPPED and request.values.get("step") == "reveal" and rounds_so_far[-1] in rounds
 
     return fails
 
@@ -299,17 +299,17 @@ def test_two_lost_rounds_or_one_without_allowed_failures_end_a_resumable_run(thr
 
 
 def test_a_sum_of_too_few_sites_ends_before_any_share_is_revealed(deployment, capsys):
-    assert deployment.serve(RecordingSites(deployment.homes, is_asked("sum", "mask")), min_clients=4) == 1
+    assert deployment.serve(RecordingSites(deployment.homes, fails_at("sum", "mask")), min_clients=4) == 1
     assert "only 3 sites sent masked values, and 4 are needed" in capsys.readouterr().out
     assert not list(deployment.folder.glob("sites/*/runs/*/secure_sum.json"))
 
 
 def test_a_run_that_ended_before_any_share_was_revealed_is_resumed(deployment):
-    asked = []
+    kinds = []
 
     def dies(node, request):
-        asked.append(request.kind)
-        if request.values.get("step") == "confirm" and asked.count("train") == 2 * 4:
+        kinds.append(request.kind)
+        if request.values.get("step") == "confirm" and kinds.count("train") == 2 * 4:
             raise KeyboardInterrupt
         return False
 
@@ -372,7 +372,7 @@ def prepared(**changed):
     return Message("prepare", {"rounds": 2, "client": 0, **changed})
 
 
-def asked(round=0, model=0.0, **changed):
+def train_request(round=0, model=0.0, **changed):
     values = {"round": round, "phase": 0, "factor": 1.0, "share": 1.0, "weighting": "examples", **changed}
     return Message("train", values, {"prompt": torch.full((2,), model)})
 
@@ -408,7 +408,7 @@ def add(sums, requests):
 def test_sites_with_different_requests_give_no_sum(lie, sums):
     """Otherwise a server could make all other updates predictable, and the sum would reveal one site's update."""
     with pytest.raises(SiteProblem, match="got a different request than 'oil'"):
-        add(sums, {**dict.fromkeys(NAMES, asked()), "oil": asked(**lie)})
+        add(sums, {**dict.fromkeys(NAMES, train_request()), "oil": train_request(**lie)})
 
 
 def test_sites_that_were_prepared_for_different_runs_give_no_sum(sums, tmp_path):
@@ -416,18 +416,18 @@ def test_sites_that_were_prepared_for_different_runs_give_no_sum(sums, tmp_path)
     for name, changed in {"ink": {"client": 1}, "oil": {"rounds": 3}}.items():
         sums[name] = SiteSums(name, tmp_path / name / "sum", prepared(**changed), tmp_path / name)
     with pytest.raises(SiteProblem, match="got a different request than 'oil'"):
-        add(sums, dict.fromkeys(NAMES, asked()))
+        add(sums, dict.fromkeys(NAMES, train_request()))
 
 
 def test_a_second_sum_of_a_round_cannot_reveal_one_sites_update(sums):
     others = [name for name in NAMES if name != "oil"]
-    everyone = add(sums, dict.fromkeys(NAMES, asked(round=1)))
+    everyone = add(sums, dict.fromkeys(NAMES, train_request(round=1)))
     for round in (0, 1):
         with pytest.raises(SiteProblem, match=REVEALED):
-            add(sums, dict.fromkeys(others, asked(round=round)))
+            add(sums, dict.fromkeys(others, train_request(round=round)))
     # Without the mark on the sites' disks, the server could compute the difference.
     for site in sums.values():
         assert json.loads(site.answered.read_text()) == [1, 0]
         site.answered.unlink()
-    difference = everyone - add(sums, dict.fromkeys(others, asked(round=1)))
+    difference = everyone - add(sums, dict.fromkeys(others, train_request(round=1)))
     torch.testing.assert_close(decode(difference, UPDATES["oil"]), UPDATES["oil"])

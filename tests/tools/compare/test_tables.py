@@ -81,20 +81,20 @@ def test_zero_shot_has_one_row_whichever_run_measured_it():
     assert {found[title, "-"]["up"] for title in titles} == {"-"}
 
 
-def with_means(record, value):
+def add_class_means(record, value):
     """Add a row of class means to a run."""
     means = dict.fromkeys(record.accuracy["last round (3)"], value)
     return replace(record, accuracy={**record.accuracy, "class means": means})
 
 
 def test_class_means_are_a_row_below_zero_shot():
-    runs = [with_means(run, 70.0) for run in whole()] + whole("IVLP")
+    runs = [add_class_means(run, 70.0) for run in whole()] + whole("IVLP")
     (table,) = tables(runs)
     assert [method for method, name in table.rows if name == "-"] == ["zero-shot CLIP", "class means"]
     row = rows(table)["class means", "-"]
     assert (row["average"], row["up"], row["bytes"], row["seconds"]) == ("70.0", "-", "-", "-")
     assert describe_result(table).startswith("No trained method is above class means, which has 70.0 %")
-    lower = [with_means(run, 20.0) for run in whole(baseline=21.0)]
+    lower = [add_class_means(run, 20.0) for run in whole(baseline=21.0)]
     assert "4.5 points above zero-shot CLIP and 5.5 points above class means" in describe_result(tables(lower)[0])
 
 
@@ -127,7 +127,7 @@ CURVES = {
 }
 
 
-def with_history(held_out, seed, values, role="held_out", **other):
+def make_run_with_history(held_out, seed, values, role="held_out", **other):
     """Make a run with these accuracies by round; source validation chose the second round."""
     record = make_record(values[-1], best=values[1] or 1.0, held_out=held_out, seed=seed, **other)
     history = []
@@ -138,12 +138,12 @@ def with_history(held_out, seed, values, role="held_out", **other):
     return record
 
 
-def with_histories(**other):
-    return [with_history(domain, seed, values, **other) for (domain, seed), values in CURVES.items()]
+def make_runs_with_history(**other):
+    return [make_run_with_history(domain, seed, values, **other) for (domain, seed), values in CURVES.items()]
 
 
 def test_each_run_has_its_highest_round_and_the_gap_is_paired_by_seed():
-    (table,) = tables(with_histories(), ALL)
+    (table,) = tables(make_runs_with_history(), ALL)
     best, gap = [], []
     for seed in (0, 1):
         curves = [values for (_, each), values in CURVES.items() if each == seed]
@@ -157,7 +157,7 @@ def test_each_run_has_its_highest_round_and_the_gap_is_paired_by_seed():
 
 
 def test_no_oracle_without_complete_history_or_on_source_validation():
-    (table,) = tables([*with_histories(), make_record(50.0, held_out="photo", seed=7)], ALL)
+    (table,) = tables([*make_runs_with_history(), make_record(50.0, held_out="photo", seed=7)], ALL)
     assert {name for _, name in table.rows} == {UNTRAINED, LAST, BEST}
     row = {"last round (1)": {"validation/photo": 40.0, "validation": 40.0}}
     record = make_record(held_out=(), accuracy=row, data={"kind": "all domains seen"})
@@ -255,27 +255,29 @@ def warnings(*records):
     return table_text(table).notes
 
 
-def at_rate(rate, value, **other):
+def make_run_at_rate(rate, value, **other):
     """Make a run with all rounds of its config, and the best round before the last."""
     return make_record(value, rounds=15, optimizer={"class": "SGD", "lr": rate}, **other)
 
 
 def test_a_table_warns_of_fewer_rounds_than_in_the_config():
-    assert warnings(at_rate(0.1, 50.0), at_rate(0.1, 51.0, seed=1)) == []
+    assert warnings(make_run_at_rate(0.1, 50.0), make_run_at_rate(0.1, 51.0, seed=1)) == []
     note = "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
     assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [note]
 
 
-def with_balance(value, balanced, low, largest=70.0, seed=0, **other):
+def make_imbalanced_run(value, balanced, low, largest=70.0, seed=0, **other):
     """Make a run with the same scores by class before and after training."""
     scores = {"balanced_accuracy": balanced, "low": low, "high": low + 9.0, "chance": 50.0, "largest_class": largest}
     scores |= {"predicted_class": "intact", "predicted": 70.0, "images": largest}
-    of_row = {"held_out/sketch": scores, "held_out": scores}
-    return at_rate(0.1, value, seed=seed, balance={"zero-shot CLIP": of_row, "last round": of_row}, **other)
+    row_scores = {"held_out/sketch": scores, "held_out": scores}
+    return make_run_at_rate(
+        0.1, value, seed=seed, balance={"zero-shot CLIP": row_scores, "last round": row_scores}, **other
+    )
 
 
 def test_balanced_accuracy_is_shown_for_imbalanced_classes():
-    (table,) = tables([with_balance(71.0, 52.0, 51.0), with_balance(73.0, 55.0, 51.0, seed=1)], [LAST])
+    (table,) = tables([make_imbalanced_run(71.0, 52.0, 51.0), make_imbalanced_run(73.0, 55.0, 51.0, seed=1)], [LAST])
     assert list(table_text(table).frame)[3:7] == ["average of 1 of 4", "balanced", "largest class", "spread"]
     found = rows(table)["promptfl", "last"]
     assert (found["balanced"], found["largest class"]) == ("53.5 ± 2.1", "70.0 ± 0.0")
@@ -283,26 +285,26 @@ def test_balanced_accuracy_is_shown_for_imbalanced_classes():
         "on held-out domains (1 of 4) over 2 seeds (balanced 53.5 ± 2.1, largest class 70.0 ± 0.0): 3"
         in describe_result(table)
     )
-    (even,) = tables([with_balance(71.0, 52.0, 51.0, largest=54.0)])
+    (even,) = tables([make_imbalanced_run(71.0, 52.0, 51.0, largest=54.0)])
     assert "balanced" not in table_text(even).frame
 
 
 def test_a_table_warns_of_results_no_better_than_chance():
-    assert warnings(with_balance(90.0, 80.0, 75.0)) == []
+    assert warnings(make_imbalanced_run(90.0, 80.0, 75.0)) == []
     chance = (
         "promptfl, last, held-out images: balanced accuracy, 51.0 % (95 %: 48.0 to 57.0), is indistinguishable from"
     )
-    notes = warnings(with_balance(71.0, 51.0, 48.0), with_balance(90.0, 80.0, 75.0, seed=1))
+    notes = warnings(make_imbalanced_run(71.0, 51.0, 48.0), make_imbalanced_run(90.0, 80.0, 75.0, seed=1))
     assert notes[1] == f"{chance} chance, 50.0 % (1 of 2 runs)"
     below = "zero-shot CLIP, held-out images: balanced accuracy, 40.0 % (95 %: 38.0 to 47.0), is below chance, 50.0 %"
-    assert warnings(with_balance(71.0, 40.0, 38.0))[0] == below
-    unknown = at_rate(0.1, 50.0, balance={"zero-shot CLIP": {}, "last round": {}})
+    assert warnings(make_imbalanced_run(71.0, 40.0, 38.0))[0] == below
+    unknown = make_run_at_rate(0.1, 50.0, balance={"zero-shot CLIP": {}, "last round": {}})
     reason = "balanced accuracy is not available, since a site's policy does not allow counts by class"
     assert warnings(unknown) == [f"{reason}: zero-shot CLIP; promptfl, last"]
 
 
 def test_a_table_warns_of_methods_that_still_rise():
     rising = {"accuracy": {"last round (15)": {"held_out/sketch": 3.0}, "best on source validation (15)": {}}}
-    runs = [at_rate(0.1, 50.0), at_rate(0.1, 50.0, method="TRIP", **rising)]
+    runs = [make_run_at_rate(0.1, 50.0), make_run_at_rate(0.1, 50.0, method="TRIP", **rising)]
     assert warnings(*runs) == ["source validation was best in the last round, so more rounds may help: trip"]
-    assert warnings(*runs, at_rate(0.1, 50.0, seed=1, method="TRIP")) == []  # one of two may be chance
+    assert warnings(*runs, make_run_at_rate(0.1, 50.0, seed=1, method="TRIP")) == []  # one of two may be chance

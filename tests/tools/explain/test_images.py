@@ -244,14 +244,14 @@ def test_views_are_zero_shot_method_and_single_experts(clip, kind, options, name
     torch.testing.assert_close(predicted.probabilities[kind.__name__], probabilities)
     assert torch.equal(predicted.classes, probabilities.argmax(dim=-1))
     other = (predicted.classes + 1) % 3
-    asked = compute_views(module, images, other, "attention")
-    assert torch.equal(asked.classes, other)
-    assert not torch.equal(asked.maps[names[0]], predicted.maps[names[0]])
+    requested = compute_views(module, images, other, "attention")
+    assert torch.equal(requested.classes, other)
+    assert not torch.equal(requested.maps[names[0]], predicted.maps[names[0]])
     if kind is TRIP:  # a single expert equals a TRIP with equal experts
         module.experts.data[:] = module.experts.data[:1].clone()
         single = compute_views(module, images, other, "attention").maps
         torch.testing.assert_close(single["expert 1"], single["TRIP"], rtol=1e-3, atol=1e-6)
-        torch.testing.assert_close(single["expert 1"], asked.maps["expert 1"], rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(single["expert 1"], requested.maps["expert 1"], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize(

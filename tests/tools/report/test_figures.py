@@ -94,7 +94,7 @@ def test_domain_bars(table):
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
 
 
-def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
+def test_one_round_has_no_curve_and_no_upload_no_communication_figure(tmp_path):
     folder = write_run(tmp_path, [50.0], parameters=0)
     text = (folder / "summary.json").read_text(encoding="utf-8")
     (folder / "summary.json").write_text(text.replace("one client a domain", "centralised, not federated"))
