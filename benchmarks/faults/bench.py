@@ -142,7 +142,7 @@ class Bench:
         different = differing(run, expected)
         if different:
             self.lose(f"{what} is another: {', '.join(different)}")
-        return self.expect(not different, f"{what} differs from an unbroken one in {', '.join(different)}")
+        return self.expect(not different, f"{what} differs from an uninterrupted one in {', '.join(different)}")
 
     def outcome(self, seconds: float) -> Outcome:
         """Make the outcome of the row."""

@@ -24,7 +24,7 @@ from fedvlp.core.state import weighted_mean
 from fedvlp.training.callback import RunView
 
 VARIABLE = "FEDVLP_BENCHMARK_FAULTS"
-"""A JSON object with the actions in a round, by number of the round (from 1) or ``all``. See ``asked``."""
+"""A JSON object with the actions in a round, by number of the round (from 1) or ``all``. See ``requested_fault``."""
 
 Change = Callable[[Tensor], Any]
 
@@ -62,7 +62,7 @@ WHO = {"": 0, "last": 2, "everyone": -1}
 """Ids of clients."""
 
 
-def asked(round: int) -> str:
+def requested_fault(round: int) -> str:
     """Look up the action in a round, counted from 1; empty for none."""
     faults = json.loads(os.environ.get(VARIABLE) or "{}")
     return str(faults.get(str(round), faults.get("all", "")))
@@ -106,7 +106,7 @@ class FaultyPromptFL(PromptFL):
     def _kind(self) -> str:
         if self.context is None:
             return ""
-        who, _, kind = asked(self.context.round + 1).rpartition(":")
+        who, _, kind = requested_fault(self.context.round + 1).rpartition(":")
         client = self.context.client.id
         return kind if who == "everyone" or client == WHO[who] else ""
 

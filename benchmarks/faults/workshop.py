@@ -27,7 +27,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._tried = 0
-        self._unbroken: dict[tuple[str, ...], tuple[Path, float]] = {}
+        self._uninterrupted: dict[tuple[str, ...], tuple[Path, float]] = {}
 
     @cached_property
     def images(self) -> Path:
@@ -55,19 +55,19 @@ class Workshop:
         }
         return ["fit", *(f"--{name}={value}" for name, value in options.items())]
 
-    def unbroken(self, method: str = "promptfl", *arguments: str) -> tuple[Path, float]:
+    def uninterrupted(self, method: str = "promptfl", *arguments: str) -> tuple[Path, float]:
         """Make an undisturbed run with these options; return its folder and its duration in seconds.
 
         Raises:
             RuntimeError: If it fails without a fault.
         """
         key = (method, *arguments)
-        if key not in self._unbroken:
+        if key not in self._uninterrupted:
             self._tried += 1
-            folder = self.folder / "unbroken" / str(self._tried)
+            folder = self.folder / "uninterrupted" / str(self._tried)
             folder.mkdir(parents=True)
             finished = Running([*self.fit_options(method), *arguments], folder, folder / "log.txt").wait()
             if finished.code != 0:
                 raise RuntimeError(f"A run without a fault failed:\n{finished.output[-3000:]}")
-            self._unbroken[key] = (newest_run(folder / "runs" / "run"), finished.seconds)
-        return self._unbroken[key]
+            self._uninterrupted[key] = (newest_run(folder / "runs" / "run"), finished.seconds)
+        return self._uninterrupted[key]

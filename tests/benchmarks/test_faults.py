@@ -7,7 +7,7 @@ import pytest
 from benchmarks.faults import __main__ as command
 from benchmarks.faults import commands
 from benchmarks.faults.bench import ROOT, Bench, NotBuiltError
-from benchmarks.faults.clients import VARIABLE, asked
+from benchmarks.faults.clients import VARIABLE, requested_fault
 from benchmarks.faults.commands import Finished, Running, several
 from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict
 from benchmarks.faults.page import cell, lines_of, page
@@ -161,9 +161,9 @@ def test_runs_are_compared_without_seconds(tmp_path):
 
 def test_faults_are_selected_by_round(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert asked(2) == ""
+    assert requested_fault(2) == ""
     monkeypatch.setenv(VARIABLE, '{"2": "raise", "all": "nan"}')
-    assert [asked(number) for number in (1, 2, 3)] == ["nan", "raise", "nan"]
+    assert [requested_fault(number) for number in (1, 2, 3)] == ["nan", "raise", "nan"]
 
 
 def test_commands_run_in_separate_processes(tmp_path, monkeypatch):

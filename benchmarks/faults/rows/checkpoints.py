@@ -23,8 +23,8 @@ def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
 
 
 @fault(
-    injected="`fit --ckpt_path` with a mistyped folder, with nothing, with `/dev/zero`",
-    must="one line, and no new run",
+    injected="`fit --ckpt_path` with a mistyped folder, an empty path or `/dev/zero`",
+    must="one error line and no new run",
     peers="Flower 1.41 has no resume.",
 )
 def mistyped_checkpoint(bench: Bench) -> None:
@@ -33,12 +33,12 @@ def mistyped_checkpoint(bench: Bench) -> None:
         finished = bench.fit(f"--ckpt_path={where}")
         bench.expect_refusal(finished, what=f"ckpt_path {where!r}")
         bench.note(f"`{where}`: {quote(finished.error, 60)}")
-    bench.expect(not (bench.folder / "runs").exists(), "a run was begun")
+    bench.expect(not (bench.folder / "runs").exists(), "a run was started")
 
 
 @fault(
-    injected="a run is killed in the middle of writing",
-    must="the next run removes the temporary files, and the finished rounds stay",
+    injected="SIGKILL while a run writes files",
+    must="the next run removes the temporary files, and finished rounds are kept",
     peers="–",
 )
 def leftovers(bench: Bench) -> None:
@@ -54,16 +54,16 @@ def leftovers(bench: Bench) -> None:
     left = list(run.parent.rglob(".*.tmp"))
     bench.expect_success(bench.fit("--ckpt_path=last", f"--trainer.rounds={done + 1}"))
     remaining = list(run.parent.rglob(".*.tmp"))
-    bench.expect(not remaining, f"temporary files stay: {[path.name for path in remaining]}")
-    bench.expect(len(metrics(run)) == done + 1, "rounds are gone")
+    bench.expect(not remaining, f"temporary files remain: {[path.name for path in remaining]}")
+    bench.expect(len(metrics(run)) == done + 1, "rounds are missing")
     bench.note(f"{len(left)} temporary files after the kill, {len(remaining)} after the next run")
 
 
 @fault(
     injected="SIGKILL at random moments of runs of TRIP, PLAN, DiPrompT, Fed-DPT and ADAPT, then `--ckpt_path last`",
-    must="the finished run is equal to an unbroken one, with all that the server and the clients keep",
-    peers="Flower 1.41 tests that killed nodes come back; the run of a killed ServerApp is marked as failed. NVFlare "
-    "2.8: the job is submitted anew. FL4Health tests that it resumes.",
+    must="the finished run equals an uninterrupted one, including the state of the server and the clients",
+    peers="Flower 1.41 tests that killed nodes return; the run of a killed ServerApp is marked as failed. "
+    "NVFlare 2.8 submits the job again. FL4Health tests that it resumes.",
 )
 def killed_runs(bench: Bench) -> None:
     """Kill runs of each method repeatedly until the requested number of kills is reached."""
@@ -74,7 +74,7 @@ def killed_runs(bench: Bench) -> None:
 def _kill(bench: Bench, system: str) -> None:
     """Kill the runs of a method, and note the number of equal results."""
     options = ("--trainer.rounds=4", "--trainer.clients.cohort_size=3")
-    expected, seconds = bench.shop.unbroken(system, *options)
+    expected, seconds = bench.shop.uninterrupted(system, *options)
     kills = 0
     runs = 0
     equal = 0
@@ -91,21 +91,21 @@ def _kill(bench: Bench, system: str) -> None:
             kills += 1
         bench.expect_success(bench.fit(*options, name, "--ckpt_path=last", method=system), system)
         equal += bench.expect_same(bench.run(f"{system}-{runs - 1}"), expected, f"{system} {runs}")
-    bench.note(f"{system}: {equal} of {runs} runs, killed {kills} times, equal in the end")
+    bench.note(f"{system}: {equal} of {runs} runs equal after {kills} kills")
 
 
 @fault(
-    injected="SIGINT, then SIGTERM, in a round; then the newest checkpoint is cut short",
-    must="it goes on from the last whole checkpoint, and ends equal",
+    injected="SIGINT and later SIGTERM during a round; then the newest checkpoint is truncated",
+    must="the run resumes from the last valid checkpoint, and ends equal to an uninterrupted one",
     peers="Flower 1.41 writes no checkpoints. NVFlare 2.8 has snapshots of one workflow.",
 )
 def interrupted(bench: Bench) -> None:
     """Interrupt twice, truncate a file, and resume."""
-    expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=12")
+    expected, _ = bench.shop.uninterrupted("promptfl", "--trainer.rounds=12")
     codes = []
     for number, words in ((signal.SIGINT, "round 2/"), (signal.SIGTERM, "round 5/")):
         victim = bench.start_fit("--trainer.rounds=12", "--ckpt_path=last")
-        bench.expect(victim.wait_for(words), f"never came to {words}")
+        bench.expect(victim.wait_for(words), f"never printed {words}")
         victim.signal(number)
         finished = bench.finish(victim, 30)
         bench.expect(not finished.has_traceback, f"signal {int(number)}: a traceback")
@@ -117,13 +117,14 @@ def interrupted(bench: Bench) -> None:
     bench.expect_success(finished)
     bench.expect(BACK in finished.output, "no message about the truncated checkpoint")
     if bench.expect_same(bench.run(), expected):
-        bench.note(f"went on twice, the second time from the checkpoint before {newest.name}; equal in the end")
+        bench.note(f"resumed twice, the second time from the checkpoint before {newest.name}; equal in the end")
 
 
 @fault(
-    injected="a run goes on with another learning rate, prompt length, seed, number of local epochs, held-out domain",
-    must="refused, with what was and what is",
-    peers="Flower 1.41 has no resume. NVFlare 2.8 can begin one workflow at a later round.",
+    injected="a run is resumed with another learning rate, prompt length, seed, number of local epochs, held-out "
+    "domain or batch size",
+    must="rejected, with the old and the new value",
+    peers="Flower 1.41 has no resume. NVFlare 2.8 can start one workflow at a later round.",
 )
 def changed_options(bench: Bench) -> None:
     """Resume with changed options."""
@@ -137,9 +138,9 @@ def changed_options(bench: Bench) -> None:
         "--data.held_out=domain 0": "split",
         "--data.batch_size=7": "batch_size",
     }
-    told = 0
+    rejected = 0
     for option, name in changes.items():
-        told += bench.expect_refusal(bench.fit("--ckpt_path=last", option), name, what=option)
+        rejected += bench.expect_refusal(bench.fit("--ckpt_path=last", option), name, what=option)
     bench.expect(digests(run) == before, "the run's files were changed")
-    bench.expect(len(list(run.parent.glob("*/"))) == 1, "a new run was begun")
-    bench.note(f"{told} of {len(changes)} changes refused with a line that names them")
+    bench.expect(len(list(run.parent.glob("*/"))) == 1, "a new run was started")
+    bench.note(f"{rejected} of {len(changes)} changes rejected with a line that names them")

@@ -19,14 +19,14 @@ def error_line(output: str) -> str:
 
 @fault(
     injected="the disk is full from round 2 on; in another run it is read-only",
-    must="one line with the path; with room again the run goes on, equal to an unbroken one",
+    must="one line with the path; once there is space, the run resumes and equals an uninterrupted one",
     peers="–",
 )
 def full_disk(bench: Bench) -> None:
     """Mount a small separate disk, if the system allows it."""
     if sys.platform != "linux" or shutil.which("unshare") is None:
         raise NotBuiltError("a separate disk can be mounted only on Linux")
-    expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=6")
+    expected, _ = bench.shop.uninterrupted("promptfl", "--trainer.rounds=6")
     words = [*bench.shop.fit_options(), "--trainer.rounds=6", f"--trainer.default_root_dir={bench.folder / 'runs'}"]
     fit = shlex.join([sys.executable, "-m", "fedvlp", *words])
     runs = shlex.quote(str(bench.folder / "runs"))
@@ -46,14 +46,14 @@ def full_disk(bench: Bench) -> None:
     bench.expect(code == "1", f"full: exit code {code}: {quote(first[-200:])}")
     bench.expect("Traceback" not in first, "full: a traceback")
     bench.expect(str(bench.folder / "runs") in error_line(first), f"full: no line with the path: {quote(first[-200:])}")
-    bench.expect_success(finished, "going on")
+    bench.expect_success(finished, "the resumed run")
     kept_runs = sorted((bench.folder / "kept").glob("*/"))
     same = bool(kept_runs) and not differing(kept_runs[-1], expected)
-    bench.expect(same, "the run that went on is another")
+    bench.expect(same, "the resumed run differs")
     if same:
-        bench.note(f"full: {quote(error_line(first).replace(str(bench.folder), ''), 110)}; went on, equal in the end")
+        bench.note(f"full: {quote(error_line(first).replace(str(bench.folder), ''), 110)}; resumed, equal in the end")
     else:
-        bench.lose("the run cannot go on as it was")
+        bench.lose("the run cannot be resumed unchanged")
     locked = _in_namespace(bench, f"mount -t tmpfs -o ro disk {runs} && {fit}")
     bench.expect(
         locked.code == 1 and not locked.has_traceback,

@@ -11,28 +11,28 @@ from benchmarks.faults.workshop import FAULTY
 
 
 @fault(
-    injected="a second process goes on with a run that the first is still making",
-    must="the second is refused in one line, and the first ends equal to an unbroken run",
+    injected="a second process resumes a run that the first process is still training",
+    must="the second process is rejected in one line, and the first run equals an uninterrupted one",
     peers="–",
 )
 def second_process(bench: Bench) -> None:
     """Start both processes."""
     options = (*FAULTY, "--trainer.rounds=25")
-    expected, _ = bench.shop.unbroken("promptfl", *options)
+    expected, _ = bench.shop.uninterrupted("promptfl", *options)
     first = bench.start_fit(*options, faults={"all": "slow"})
     first.wait_for("round 2/")
     second = bench.fit(*options, "--ckpt_path=last")
     is_during = first.is_alive
     bench.expect_success(bench.finish(first), "the first")
-    bench.expect(is_during, "the first ended before the second was refused")
+    bench.expect(is_during, "the first ended before the second was rejected")
     bench.expect_refusal(second, what="the second")
     bench.expect_same(bench.run(), expected)
     bench.note(f"the second: {quote(second.error) or f'exit code {second.code}'}")
 
 
 @fault(
-    injected="three runs: one ends, one is killed, one raises; then each is asked how it stands",
-    must="each is told for what it is, with its last round",
+    injected="three runs: one finishes, one is killed, one raises an error; then `fedvlp status` of each",
+    must="each state is reported correctly, with the last round",
     peers="Flower 1.41: `flwr list`, for runs of its daemon. NVFlare 2.8: `nvflare job`.",
 )
 def status_of_runs(bench: Bench) -> None:
@@ -43,12 +43,12 @@ def status_of_runs(bench: Bench) -> None:
     victim.signal(signal.SIGKILL)
     bench.finish(victim)
     bench.fit("--trainer.name=raised", "--trainer.callbacks=benchmarks.faults.clients.Broken")
-    told = []
+    stages = []
     for name, expected in {"ended": "finished", "killed": "dead", "raised": "failed"}.items():
         run = bench.run(name)
         bench.expect((run / "events.jsonl").is_file(), f"{name}: no events.jsonl")
         finished = bench.command("status", str(run), "--format=json")
         stage = json.loads(finished.output)["stage"]
-        bench.expect(stage == expected, f"{name}: told to be {stage}, not {expected}")
-        told.append(f"{name}: {stage}")
-    bench.note("; ".join(told))
+        bench.expect(stage == expected, f"{name}: reported as {stage}, not {expected}")
+        stages.append(f"{name}: {stage}")
+    bench.note("; ".join(stages))

@@ -46,8 +46,8 @@ def ranks(
 
 
 @fault(
-    injected="two machines run one command, with other images on the second",
-    must="both end before training, and say that their data differ",
+    injected="two machines run one command, the second with other images",
+    must="both end before training, and report that their data differ",
     peers="–",
 )
 def different_images(bench: Bench) -> None:
@@ -60,50 +60,50 @@ def different_images(bench: Bench) -> None:
         bench.expect(finished.code not in (0, -9), f"rank {rank}: exit code {finished.code}")
         bench.expect(not finished.has_traceback, f"rank {rank}: a traceback")
         bench.note(f"rank {rank}: {quote(finished.error, 120) or 'no error line'}")
-        bench.expect("has other images" in finished.error, f"rank {rank}: the difference is not reported")
+        bench.expect("have different images" in finished.error, f"rank {rank}: the difference is not reported")
     trained = list((bench.folder / "runs").rglob("round-*.safetensors"))
     bench.expect(not trained, "rounds were trained")
     if trained:
-        bench.lose("the result is that of other clients than the tables say")
+        bench.lose("the result belongs to other clients than the tables report")
 
 
 @fault(
-    injected="a client's code ends the process at once (`os._exit`), as where memory runs out",
-    must="an exit code that is not 0, and the run goes on, equal to an unbroken one",
-    peers="Flower 1.41: round 1 has 1 result, round 2 has none, the model stays that of round 1, exit 0.",
+    injected="a client's code ends the process at once (`os._exit`), like when memory runs out",
+    must="a nonzero exit code, and the resumed run equals an uninterrupted one",
+    peers="Flower 1.41: round 1 has 1 result, round 2 has none, the model stays at round 1, exit 0.",
 )
 def client_exits(bench: Bench) -> None:
     """End the process in round 2."""
-    expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
+    expected, _ = bench.shop.uninterrupted("promptfl", *FAULTY)
     finished = bench.fit(*FAULTY, faults={"2": "exit"})
     bench.expect(finished.code == 9, f"exit code {finished.code}")
-    bench.expect_success(bench.fit(*FAULTY, "--ckpt_path=last"), "going on")
+    bench.expect_success(bench.fit(*FAULTY, "--ckpt_path=last"), "the resumed run")
     if bench.expect_same(bench.run(), expected):
-        bench.note("the process ended in round 2; the next went on from round 1 and is equal to an unbroken one")
+        bench.note("the process ended in round 2; the next run resumed from round 1 and equals an uninterrupted one")
 
 
 @fault(
-    injected="the server's own code raises in round 2",
-    must="an exit code that is not 0; the finished round is kept, and the run goes on equal to an unbroken one",
-    peers="Flower 1.41: `flwr run` returns 0; only `flwr list` says that it failed.",
+    injected="the server's code raises an error in round 2",
+    must="a nonzero exit code; the finished round is kept, and the resumed run equals an uninterrupted one",
+    peers="Flower 1.41: `flwr run` returns 0; only `flwr list` reports the failure.",
 )
 def server_raises(bench: Bench) -> None:
     """Raise an error in an aggregator."""
     rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")
-    expected, _ = bench.shop.unbroken("promptfl", *rule)
+    expected, _ = bench.shop.uninterrupted("promptfl", *rule)
     finished = bench.fit(*rule, faults={"2": "server"})
     bench.expect(finished.code not in (0, -9), f"exit code {finished.code}")
-    bench.expect("the server's code is wrong" in finished.output, "what was raised is not shown")
+    bench.expect("the server's code is wrong" in finished.output, "the error is not shown")
     bench.expect(len(checkpoints(bench.run())) == 1, "round 1 has no checkpoint")
-    bench.expect_success(bench.fit(*rule, "--ckpt_path=last"), "going on")
+    bench.expect_success(bench.fit(*rule, "--ckpt_path=last"), "the resumed run")
     if bench.expect_same(bench.run(), expected):
-        bench.note("its traceback is shown; the next run went on from round 1 and is equal to an unbroken one")
+        bench.note("its traceback is shown; the next run resumed from round 1 and equals an uninterrupted one")
 
 
 @fault(
     injected="fewer clients than `min_clients`",
-    must="one line, before training",
-    peers="Flower 1.41 waits for ever, a line a second.",
+    must="one error line before training",
+    peers="Flower 1.41 waits forever, and prints a line per second.",
 )
 def too_few_clients(bench: Bench) -> None:
     """Request five of three clients."""
@@ -114,9 +114,9 @@ def too_few_clients(bench: Bench) -> None:
 
 
 @fault(
-    injected="a client, the server, a callback, a reader of images and the options are wrong, each in a run of its own",
-    must="no run that failed has exit code 0",
-    peers="Flower 1.41: exit 0 in 7 of 14 such faults, whatever the order of replies.",
+    injected="errors in a client, the server, a callback, an image reader and the options, each in a separate run",
+    must="no failed run has exit code 0",
+    peers="Flower 1.41: exit 0 for 7 of 14 such faults, regardless of the order of replies.",
 )
 def exit_codes(bench: Bench) -> None:
     """Fail in five ways."""

@@ -24,56 +24,56 @@ DISPERSED = (
 
 
 @fault(
-    injected="one run made twice, with 2 image readers in place of none, and by 2 processes in place of one",
-    must="all equal",
-    peers="NVFlare 2.8 adds in the order of arrival, and says that two clients or more do not give the same bits "
-    "again.",
+    injected="one run repeated, also with 2 image readers instead of none, and with 2 processes instead of one",
+    must="all are equal",
+    peers="NVFlare 2.8 adds updates in order of arrival, and states that results with two or more clients are "
+    "not bit-for-bit reproducible.",
 )
 def repeated_run(bench: Bench) -> None:
     """Run TRIP, and PromptFL with new image crops in each round."""
-    expected, _ = bench.shop.unbroken("trip")
+    expected, _ = bench.shop.uninterrupted("trip")
     bench.expect_success(bench.fit(method="trip"), "the second run")
     bench.expect_same(bench.run(), expected, "the second run")
     crops = "--data.augmentation=crop_flip"
-    cropped, _ = bench.shop.unbroken("promptfl", crops)
+    cropped, _ = bench.shop.uninterrupted("promptfl", crops)
     bench.expect_success(bench.fit(crops, "--data.num_workers=2", "--trainer.name=readers"), "with readers")
     bench.expect_same(bench.run("readers"), cropped, "the run with 2 readers")
     for running in ranks(bench, "--trainer.name=ranks", method="trip"):
         bench.expect_success(bench.finish(running), "one of 2 processes")
     bench.expect_same(bench.run("ranks"), expected, "the run of 2 processes")
-    bench.note("3 runs, each equal to the one that it repeats")
+    bench.note("3 runs, each equal to the run that it repeats")
 
 
 @fault(
-    injected="a logger whose service goes away in round 2; Weights & Biases without network",
-    must="said once, and the run is equal to one without a logger",
-    peers="Flower 1.41 has no loggers of its own. NVFlare 2.8 has receivers for three services.",
+    injected="a logger that loses its service in round 2; Weights & Biases without a network",
+    must="one message, and the run equals a run without a logger",
+    peers="Flower 1.41 has no built-in loggers. NVFlare 2.8 has receivers for three services.",
 )
 def logger_fails(bench: Bench) -> None:
     """Use a logger that raises, and a service that does not answer."""
-    expected, _ = bench.shop.unbroken()
+    expected, _ = bench.shop.uninterrupted()
     parting = bench.fit("--trainer.logger=benchmarks.faults.clients.PartingLogger")
     bench.expect_success(parting, "with a logger that fails")
     count = parting.output.count("PartingLogger failed and is disabled")
     bench.expect(count == 1, f"reported {count} times")
     bench.expect_same(bench.run(), expected, "the run with a logger that fails")
-    away = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "5"}
-    away |= {"WANDB_SILENT": "true", "WANDB_DIR": str(bench.folder)}
+    unreachable = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "5"}
+    unreachable |= {"WANDB_SILENT": "true", "WANDB_DIR": str(bench.folder)}
     wandb = bench.fit(
-        "--trainer.logger=lightning.pytorch.loggers.WandbLogger", "--trainer.name=wandb", environment=away
+        "--trainer.logger=lightning.pytorch.loggers.WandbLogger", "--trainer.name=wandb", environment=unreachable
     )
     bench.expect_success(wandb, "with Weights & Biases and no network")
     bench.expect_same(bench.run("wandb"), expected, "the run with Weights & Biases")
     line = next((line for line in wandb.output.splitlines() if "is disabled" in line), "no message")
-    bench.note(f"the first is left out after one line; the second: {quote(line, 100)}")
+    bench.note(f"the first is disabled after one line; the second: {quote(line, 100)}")
 
 
 @fault(
-    injected="a server and three sites over TLS: one trusts another authority, and one has a key that nobody "
-    "registered; in another run one is killed and comes back",
-    must="refused, refused, and both runs are completed",
-    peers="Flower 1.41 and NVFlare 2.8 are built for this, with certificates and tests; Flower tests a client that "
-    "comes back.",
+    injected="a server and three sites over TLS: one site trusts another authority, and one has an unregistered "
+    "key; in another run a site is killed and returns",
+    must="both sites are rejected, and both runs complete",
+    peers="Flower 1.41 and NVFlare 2.8 are built for this, with certificates and tests; Flower tests a client "
+    "that returns.",
 )
 def deployment(bench: Bench) -> None:
     """Start real processes of Flower on 127.0.0.1 with the script of the study of real sites."""
@@ -87,23 +87,21 @@ def deployment(bench: Bench) -> None:
         bench.expect("finished:completed" in row, f"{name}: the run was not completed: {quote(row)}")
         bench.expect("processes left behind: 0" in row, f"{name}: processes were left behind")
     codes = re.findall(r"(?:unregistered: exit code|other authority:) (-?\d+)", rows.get("wrong_keys", ""))
-    bench.expect(len(codes) == 2 and "0" not in codes, f"exit codes of the two that must be refused: {codes}")
-    bench.note(
-        f"both refused, with exit codes {' and '.join(codes)}; the one that was killed came back; 2 of 2 completed"
-    )
-    bench.lose("the updates of rounds in which a site was away")
+    bench.expect(len(codes) == 2 and "0" not in codes, f"exit codes of the two sites that must be rejected: {codes}")
+    bench.note(f"both rejected, with exit codes {' and '.join(codes)}; the killed site returned; 2 of 2 completed")
+    bench.lose("the updates of the rounds that a site missed")
 
 
 @fault(
-    injected="2 of 9 clients turn their updates round and lengthen them tenfold, or send them 1,000 times as long, "
-    "against three rules",
-    must="the prompts move no more than twice as far as those of honest clients",
-    peers="Flower 1.41 has Krum, Multi-Krum, Bulyan, median and trimmed mean, and averages NaN in its mean.",
+    injected="2 of 9 clients flip their updates and lengthen them tenfold, or send them 1,000 times as long, "
+    "against three aggregators",
+    must="the prompts move at most twice as far as with honest clients",
+    peers="Flower 1.41 has Krum, Multi-Krum, Bulyan, median and trimmed mean, and its mean averages NaN.",
 )
 def hostile_clients(bench: Bench) -> None:
     """Test all attacks against all aggregators, and against the mean as a control."""
-    honest, _ = bench.shop.unbroken("promptfl", *DISPERSED)
-    start, _ = bench.shop.unbroken("promptfl", *DISPERSED, "--trainer.rounds=1", "--model.optimizer.lr=1e-30")
+    honest, _ = bench.shop.uninterrupted("promptfl", *DISPERSED)
+    start, _ = bench.shop.uninterrupted("promptfl", *DISPERSED, "--trainer.rounds=1", "--model.optimizer.lr=1e-30")
     usual = _distance(honest, start)
     attacks = {
         "SignFlip": ("--trainer.clients.attack.scale=10",),
@@ -117,8 +115,8 @@ def hostile_clients(bench: Bench) -> None:
         for rule, more in rules.items():
             moved[rule] = _attacked(bench, start, *hostile, f"--trainer.server.aggregation={rule}", *more)
             bench.expect(moved[rule] <= 2 * usual, f"{attack}, {rule}: moved {moved[rule] / usual:.1f} times as far")
-        told = ", ".join(f"{rule} {distance / usual:.2g}" for rule, distance in moved.items())
-        bench.note(f"{attack}, times as far as honest: {told}")
+        distances = ", ".join(f"{rule} {distance / usual:.2g}" for rule, distance in moved.items())
+        bench.note(f"{attack}, distance relative to honest clients: {distances}")
 
 
 def _attacked(bench: Bench, start: Path, *options: str) -> float:

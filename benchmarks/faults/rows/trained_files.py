@@ -26,13 +26,13 @@ def rewritten(path: Path, target: Path, change: Change) -> Path:
 
 
 @fault(
-    injected="a stranger's prompts name a module as their method, and in another file as their optimizer",
+    injected="foreign prompts name a module as their method, and in another file as their optimizer",
     must="nothing is imported before `--allow` names it",
     peers="Flower 1.41 exchanges arrays, with `allow_pickle=False`. NVFlare 2.8 has a list of allowed classes.",
 )
 def foreign_class(bench: Bench) -> None:
     """Write a module that makes a file when it is imported."""
-    run, _ = bench.shop.unbroken()
+    run, _ = bench.shop.uninterrupted()
     marker = bench.folder / "imported.txt"
     (bench.folder / "planted.py").write_text(PLANTED.format(marker=str(marker)))
 
@@ -82,14 +82,14 @@ def _other_classes(tensors: State, header: dict[str, Any]) -> None:
 
 
 @fault(
-    injected="prompts without tensors, with one missing or too many, with a NaN, of another type or shape, of "
-    "classes in another order",
-    must="refused, with the tensor's name",
+    injected="prompts without tensors, with a missing or an extra tensor, with NaN, with another type or shape, or "
+    "with classes in another order",
+    must="rejected, with the tensor's name",
     peers="Flower 1.41 leaves loading to the user's code.",
 )
 def wrong_tensors(bench: Bench) -> None:
     """Rewrite the prompts of TRIP, which are several tensors."""
-    run, _ = bench.shop.unbroken("trip", "--trainer.rounds=4", "--trainer.clients.cohort_size=3")
+    run, _ = bench.shop.uninterrupted("trip", "--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     names = sorted(read_tensors(run / "prompts.safetensors")[0])
     cases = {
         _none: names[0],
@@ -100,10 +100,10 @@ def wrong_tensors(bench: Bench) -> None:
         _other_shape: names[0],
         _other_classes: "class_names",
     }
-    told = 0
+    rejected = 0
     for change, word in cases.items():
         what = change.__name__.strip("_")
         path = rewritten(run / "prompts.safetensors", bench.folder / f"{what}.safetensors", change)
         test = ["test", *bench.shop.fit_options("trip")[1:], "--trainer.rounds=4", f"--ckpt_path={path}"]
-        told += bench.expect_refusal(bench.command(*test), word, what=what)
-    bench.note(f"{told} of {len(cases)} refused with a line that names what is wrong")
+        rejected += bench.expect_refusal(bench.command(*test), word, what=what)
+    bench.note(f"{rejected} of {len(cases)} rejected with a line that names the problem")

@@ -14,13 +14,13 @@ from benchmarks.faults.workshop import FAULTY, ROUNDS
 COHORT = 3
 
 
-def left_out(run: Path) -> int:
+def count_skipped(run: Path) -> int:
     """Count the updates of a run that were rejected."""
     columns = ("clients/failed", "clients/rejected")
     return sum(int(row.get(column) or 0) for row in metrics(run) for column in columns)
 
 
-def tried_in_turn(bench: Bench, kinds: Iterable[str], *options: str, who: str = "") -> None:
+def inject_in_turn(bench: Bench, kinds: Iterable[str], *options: str, who: str = "") -> None:
     """Let a client inject another fault in each round, and check that each is handled like a failure.
 
     Args:
@@ -40,13 +40,13 @@ def tried_in_turn(bench: Bench, kinds: Iterable[str], *options: str, who: str = 
     expected = ("--trainer.name=expected-" + who, *options)
     bench.expect_success(bench.fit(*FAULTY, rounds, *expected, faults={"all": f"{prefix}raise"}))
     same = _prompts(run) == _prompts(bench.run(f"expected-{who}"))
-    bench.expect(same, "the prompts are not those without the client")
-    count = left_out(run)
-    bench.expect(count == len(faults), f"{count} of {len(faults)} were left out")
-    bench.lose(f"{count} of {COHORT * len(faults)} updates: those of the faulty client")
+    bench.expect(same, "the prompts differ from a run without the client")
+    count = count_skipped(run)
+    bench.expect(count == len(faults), f"{count} of {len(faults)} were skipped")
+    bench.lose(f"{count} of {COHORT * len(faults)} updates, from the faulty client")
     lines = [line.partition("skipped: it ")[2] for line in finished.output.splitlines() if "is skipped: it" in line]
     bench.note(
-        f"{count} of {len(faults)} left out with a reason (“{quote(lines[-1], 70)}”), the others averaged as without"
+        f"{count} of {len(faults)} skipped with a reason (“{quote(lines[-1], 70)}”), the others averaged as without"
     )
 
 
@@ -69,44 +69,44 @@ def _in_second_round(bench: Bench, kind: str, who: str) -> None:
     run = bench.run(name)
     bench.expect_success(bench.fit(*FAULTY, "--trainer.name=expected", faults={"2": f"{prefix}raise"}))
     bench.expect(
-        _prompts(run) == _prompts(bench.run("expected")), f"{name}: the prompts are not those without the client"
+        _prompts(run) == _prompts(bench.run("expected")), f"{name}: the prompts differ from a run without the client"
     )
-    bench.expect(left_out(run) == 1, f"{name}: {left_out(run)} updates were left out, not 1")
-    bench.lose(f"1 of {COHORT * ROUNDS} updates: that of the faulty client")
+    bench.expect(count_skipped(run) == 1, f"{name}: {count_skipped(run)} updates were skipped, not 1")
+    bench.lose(f"1 of {COHORT * ROUNDS} updates, from the faulty client")
     lines = [line.partition("skipped: it ")[2] for line in finished.output.splitlines() if "is skipped: it" in line]
     bench.note(
-        f"{who or 'first'} client left out (“{quote(''.join(lines[:1]), 90)}”), the others averaged as without it"
+        f"{who or 'first'} client skipped (“{quote(''.join(lines[:1]), 90)}”), the others averaged as without it"
     )
 
 
 @fault(
-    injected="one client raises in round 2; then once only, with `on_client_failure=retry`",
-    must="the others go on; a second try loses nothing",
+    injected="one client raises an error in round 2; in another run only once, with `trainer.clients.on_failure=retry`",
+    must="the other clients continue; a retry loses nothing",
     peers="Flower 1.41: an error reply, the two others are averaged, exit 0. NVFlare 2.8: tolerated while "
-    "`min_clients` can be reached.",
+    "`min_clients` is reached.",
 )
 def client_raises(bench: Bench) -> None:
     """Skip the client in one run, and retry it in another."""
     finished = bench.fit(*FAULTY, faults={"2": "raise"})
     bench.expect_success(finished)
-    count = left_out(bench.run())
-    bench.expect(count == 1, f"{count} updates were left out, not 1")
-    bench.expect(len(list(bench.run().glob("failures/*.txt"))) == 1, "no traceback is kept in failures/")
+    count = count_skipped(bench.run())
+    bench.expect(count == 1, f"{count} updates were skipped, not 1")
+    bench.expect(len(list(bench.run().glob("failures/*.txt"))) == 1, "there is no traceback in failures/")
     bench.lose(f"{count} of {COHORT * ROUNDS} updates")
-    expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
+    expected, _ = bench.shop.uninterrupted("promptfl", *FAULTY)
     options = ("--trainer.clients.on_failure=retry", "--trainer.name=retry")
     bench.expect_success(bench.fit(*FAULTY, *options, faults={"2": "raise_once"}))
     same = _prompts(bench.run("retry")) == _prompts(expected)
-    bench.expect(same, "after a second try the prompts are others")
+    bench.expect(same, "after a retry the prompts differ")
     bench.note(
-        f"{count} update left out, its traceback kept; with a second try the prompts are equal to an unbroken run's"
+        f"{count} update skipped, its traceback kept; after a retry the prompts equal an uninterrupted run's prompts"
     )
 
 
 @fault(
     injected="one client sends NaN in round 2",
-    must="it is left out, and nothing else changes",
-    peers="Flower 1.41: averaged, the model is NaN, no warning, exit 0. NVFlare 2.8 does not look for NaN in tensors.",
+    must="the client is skipped, and nothing else changes",
+    peers="Flower 1.41: averaged, the model is NaN, no warning, exit 0. NVFlare 2.8 does not check tensors for NaN.",
 )
 def client_sends_nan(bench: Bench) -> None:
     """Use the first and the last client."""
@@ -114,10 +114,10 @@ def client_sends_nan(bench: Bench) -> None:
 
 
 @fault(
-    injected="one client sends a shape that broadcasts, as the first and as the last",
-    must="it is left out, in whatever order updates come",
-    peers="Flower 1.41: as the first reply it ends the run; as a later one it is broadcast, and the model is wrong "
-    "without a word. NVFlare 2.8 compares shapes on the client.",
+    injected="the first or the last client sends a shape that broadcasts",
+    must="it is skipped, regardless of the order of updates",
+    peers="Flower 1.41: as the first reply it ends the run; as a later reply it is broadcast, and the model is "
+    "wrong without a warning. NVFlare 2.8 compares shapes on the client.",
 )
 def shape_that_broadcasts(bench: Bench) -> None:
     """Use the first and the last client."""
@@ -125,13 +125,13 @@ def shape_that_broadcasts(bench: Bench) -> None:
 
 
 @fault(
-    injected="a client raises under each policy; all clients raise; fewer are left than `min_clients`",
-    must="`skip` goes on, all others end with an exit code that is not 0, and the last checkpoint is good",
-    peers="Flower 1.41 goes on with those that are left, down to none, exit 0. NVFlare 2.8 has such a minimum.",
+    injected="a client raises an error under each policy; all clients raise errors; fewer than `min_clients` remain",
+    must="`skip` continues, all others end with a nonzero exit code, and the last checkpoint is valid",
+    peers="Flower 1.41 continues with the remaining clients, down to none, exit 0. NVFlare 2.8 has such a minimum.",
 )
 def failing_clients(bench: Bench) -> None:
     """Apply all policies in turn, each followed by a resumed run."""
-    expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
+    expected, _ = bench.shop.uninterrupted("promptfl", *FAULTY)
     bench.expect_success(bench.fit(*FAULTY, "--trainer.name=skip", faults={"2": "raise"}), "skip")
     cases = {
         "fail": ("raise", "--trainer.clients.on_failure=fail"),
@@ -142,19 +142,19 @@ def failing_clients(bench: Bench) -> None:
         finished = bench.fit(*FAULTY, option, f"--trainer.name={name}", faults={"2": kind})
         bench.expect(finished.code == 1, f"{name}: exit code {finished.code}")
         bench.expect_success(
-            bench.fit(*FAULTY, option, f"--trainer.name={name}", "--ckpt_path=last"), f"{name} goes on"
+            bench.fit(*FAULTY, option, f"--trainer.name={name}", "--ckpt_path=last"), f"{name}, resumed"
         )
         bench.expect_same(bench.run(name), expected, name)
     bench.lose(f"with `skip` 1 of {COHORT * ROUNDS} updates")
-    bench.note("the three runs that ended went on from the round before, and are equal to an unbroken one")
+    bench.note("the three failed runs resumed from the previous round, and equal an uninterrupted one")
 
 
 @fault(
-    injected=f"one client sends {len(UPLOADS) + len(STATES)} kinds of wrong updates, one a round",
-    must="each is left out with a reason, and the model is that without the client",
-    peers="Flower 1.41 checks names alone. NVFlare 2.8 checks names and shapes on the client, and that weights are "
-    "finite.",
+    injected=f"one client sends {len(UPLOADS) + len(STATES)} kinds of wrong updates, one per round",
+    must="each is skipped with a reason, and the model equals a run without the client",
+    peers="Flower 1.41 checks only names. NVFlare 2.8 checks names and shapes on the client, and that weights "
+    "are finite.",
 )
 def wrong_updates(bench: Bench) -> None:
     """Inject all kinds of faults."""
-    tried_in_turn(bench, [*UPLOADS, *STATES], "--trainer.server.max_update_norm=50")
+    inject_in_turn(bench, [*UPLOADS, *STATES], "--trainer.server.max_update_norm=50")

@@ -51,16 +51,16 @@ def wrong_options(bench: Bench) -> None:
     """Run each as a command."""
     start = bench.shop.fit_options()
     left = bench.batch([[*start, *mistake.split()] for mistake in MISTAKES], limit=300)
-    told = 0
+    rejected = 0
     for mistake, finished in zip(MISTAKES, left, strict=False):
-        told += bench.expect_refusal(finished, what=mistake)
-    bench.expect(not list((bench.folder / "runs").rglob("*.safetensors")), "a run was begun")
-    bench.note(f"{told} of {len(MISTAKES)} mistakes refused")
+        rejected += bench.expect_refusal(finished, what=mistake)
+    bench.expect(not list((bench.folder / "runs").rglob("*.safetensors")), "a run was started")
+    bench.note(f"{rejected} of {len(MISTAKES)} mistakes rejected")
 
 
 @fault(
-    injected="one image a class and domain, so that nothing validates",
-    must="the last round is reported and it is said that nothing validates",
+    injected="one image per class and domain, so that no image validates",
+    must="the last round is reported, with a message that there are no validation images",
     peers="–",
 )
 def nothing_validates(bench: Bench) -> None:
@@ -69,24 +69,24 @@ def nothing_validates(bench: Bench) -> None:
     write_images(root, DOMAINS, list(CLASSES), len(CLASSES), size=48)
     finished = bench.fit(f"--data.root={root}")
     bench.expect_success(finished)
-    bench.expect("none validates" in finished.output, "it is not said that nothing validates")
+    bench.expect("no validation images" in finished.output, "no message about validation")
     bench.expect("last round" in finished.output, "the last round is not in the printed table")
     summary = json.loads((bench.run() / "summary.json").read_text())
     bench.expect("last" in json.dumps(summary), "the last round is not in summary.json")
     compared = bench.command("compare", str(bench.run()))
     bench.expect_success(compared, "compare")
     bench.expect("promptfl" in compared.output, "compare has no row of the run")
-    bench.note("said, and the last round is in all tables")
+    bench.note("reported, and the last round is in all tables")
 
 
 @fault(
-    injected="image files that are cut short, or whose names are not UTF-8",
+    injected="truncated image files, and image names that are not UTF-8",
     must="one error that lists them, or a run without them",
     peers="–",
 )
 def odd_images(bench: Bench) -> None:
     """Put each into a separate folder."""
-    _cut_images(bench)
+    _truncated_images(bench)
     _other_bytes(bench)
 
 
@@ -96,15 +96,15 @@ def _tree(bench: Bench, name: str) -> Path:
     return root
 
 
-def _cut_images(bench: Bench) -> None:
+def _truncated_images(bench: Bench) -> None:
     root = _tree(bench, "cut")
     for path in sorted(root.rglob("*.jpg"))[::8]:
         path.write_bytes(path.read_bytes()[:200])
     refused = bench.fit(f"--data.root={root}")
-    bench.expect_refusal(refused, "6 of", "images can't be read", what="images that are cut short")
+    bench.expect_refusal(refused, "6 of", "images can't be read", what="truncated images")
     skipped = bench.fit(f"--data.root={root}", "--data.on_bad_image=skip")
-    bench.expect_success(skipped, "without the images that are cut short")
-    bench.note(f"{quote(refused.error, 80)}; without them the run ends well")
+    bench.expect_success(skipped, "without the truncated images")
+    bench.note(f"{quote(refused.error, 80)}; without them the run succeeds")
 
 
 def _other_bytes(bench: Bench) -> None:
@@ -115,4 +115,4 @@ def _other_bytes(bench: Bench) -> None:
     if bench.expect_success(bench.fit(f"--data.root={root}"), "images whose names are not UTF-8"):
         predicted = bench.command("predict", f"--ckpt_path={bench.run()}", f"--images={root}")
         bench.expect_success(predicted, "predict for images whose names are not UTF-8")
-    bench.note("names of images that are not UTF-8 are read")
+    bench.note("image names that are not UTF-8 are read")
