@@ -23,7 +23,7 @@ class NotBuiltError(Exception):
 
 
 class Bench:
-    """The environment in which one fault is injected.
+    """The environment of one injected fault.
 
     Args:
         shop: Resources shared by all rows.

@@ -48,7 +48,7 @@ def digests(run: Path, files: tuple[str, ...] = COMPARED) -> dict[str, str]:
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """List the files in which two runs differ."""
+    """List the files that differ between two runs."""
     first = digests(one)
     second = digests(other)
     return [name for name in first if first[name] != second[name] or first[name] == "missing"]

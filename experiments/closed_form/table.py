@@ -55,7 +55,7 @@ def cells(method: Compared, runs: Sequence[StudyRun], balanced: bool) -> list[st
 
 
 def table(choice: Choice) -> str:
-    """Format all rows whose runs are complete, and name the others."""
+    """Format all rows with complete runs, and name the others."""
     balanced = choice.options.balanced
     done = {method: runs for method in METHODS if (runs := chosen(method, choice))}
     columns = ["source validation", "held out", *(["balanced"] if balanced else [])]

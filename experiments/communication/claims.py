@@ -1,4 +1,4 @@
-"""The papers' numbers of communication, and the settings with which they are compared."""
+"""The papers' communication numbers, and the settings of the comparison."""
 
 from __future__ import annotations
 
@@ -52,43 +52,43 @@ CLAIMS = (
     Claim("TRIP-Lite", "trip_lite", PACS, "0.001M", "TRIP, Tables I to IV", "both"),
     Claim(
         *("PLAN", "plan", OFFICE_HOME, "15.29x of ViT-B/16", "PLAN, Section V-G", "download"),
-        "The bottleneck's reduction ratio is not legible in the paper. With 8 the download comes nearest; the paper "
-        "does not say in which direction it counts, and both together are 10.9 M.",
+        "The bottleneck's reduction ratio is illegible in the paper. The download comes nearest with a ratio of 8. "
+        "The paper does not state the direction; both directions together are 10.9 M.",
     ),
     Claim(
         *("PLAN", "plan", OFFICE_HOME, "4.55x of ResNet-50", "PLAN, Section V-G", "download"),
-        "As above; the two claims of the paper agree with each other to 0.1 %.",
+        "See the row above; the paper's two claims agree to 0.1 %.",
     ),
     Claim(
         *("PLAN, released aggregators", "plan_released", OFFICE_HOME, "15.29x of ViT-B/16", "PLAN, Section V-G"),
-        reason="The released code has transformers over the clients in place of the paper's bottlenecks, 81.9 M "
-        "parameters with both towers: about as much as the whole network that the paper compares with.",
+        reason="The released code replaces the paper's bottlenecks by transformers over the clients. With both towers "
+        "they have 81.9 M parameters, nearly as many as the whole network in the paper's comparison.",
         options=("--model.aggregate_text=true",),
     ),
     Claim(
         *("Fed-DPT", "fed_dpt", DOMAIN_NET, "16.9k", "Fed-DPT, Table 3"),
-        reason="16.9k = (16 + 6) x 768: a text prompt and six visual tokens, all 768 wide. Text tokens of ViT-B/16 are "
-        "512 wide, as the paper itself says.",
+        reason="16.9k = (16 + 6) x 768: a text prompt and six visual tokens, all 768 wide. However, text tokens of "
+        "ViT-B/16 are 512 wide, which the paper also states.",
     ),
     Claim(
         *("ADAPT", "adapt", DOMAIN_NET, "16.9k", "ADAPT, Table 6"),
-        reason="As Fed-DPT.",
+        reason="See Fed-DPT.",
     ),
     Claim(
         *("ADAPT", "adapt", DOMAIN_NET, "0.08M", "ADAPT, abstract", "download"),
-        "0.08M = (6 x 16 + 6) x 768 = 78,336: every text prompt and visual token, again with text tokens 768 wide.",
+        "0.08M = (6 x 16 + 6) x 768 = 78,336: all text prompts and visual tokens, again with text tokens 768 wide.",
     ),
     Claim(
         *("DiPrompT", "diprompt", PACS, "625x of ResNet-50", "DiPrompT, Section 4.3.5 (against FedGMA)"),
         reason="40,960 = (1 + 3 + 1) x 16 x 512 is 1/625 of 25.6 M, the rounded size of ResNet-50. So the paper counts "
-        "the query prompt, though its text says that only global and domain prompts are uploaded.",
+        "the query prompt, although its text names only global and domain prompts as uploads.",
         options=("--data.num_clients=20",),
     ),
     Claim(
         *("DiPrompT, query prompt not sent", "diprompt", PACS, "625x of ResNet-50"),
         source="DiPrompT, Section 4.3.5 (against FedGMA)",
-        reason="What the paper's text says is uploaded, (1 + 3) x 16 x 512; it would be 780 times less than ResNet-50, "
-        "or prompts of 20 tokens.",
+        reason="The uploads in the paper's text, (1 + 3) x 16 x 512, are 780 times less than ResNet-50. The paper's "
+        "number would need prompts of 20 tokens.",
         options=("--data.num_clients=20", "--model.upload_query=false"),
     ),
 )

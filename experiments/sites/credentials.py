@@ -45,7 +45,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority, whose key is discarded, and a certificate signed by it for a server at 127.0.0.1."""
+    """Make an authority, discard its key, and return a certificate that it signed for a server at 127.0.0.1."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Certificates(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())

@@ -62,7 +62,7 @@ class Deployed:
         return self.federation.stop()
 
     def last_message(self, name: str = "run") -> str:
-        """Find the line in which a run states why it ended; empty if there is none."""
+        """Find the line with the reason for the end of a run; empty if there is none."""
         lines = self.federation.processes.text(name).splitlines()
         return next((line for line in lines if line.startswith("fedvlp: error:")), "")
 

@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
 
 def site_killed(deployed: Deployed) -> str:
-    """Kill all processes of a site in round 2, and restart it a round later."""
+    """Kill all processes of a site in round 2, and restart the site a round later."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
@@ -61,7 +61,7 @@ def site_killed(deployed: Deployed) -> str:
     kill(deployed, WARM, victim)
     deployed.wait_for("round_ended", 2)
     deployed.federation.start_site(victim, deployed.homes[victim])
-    return f"{ending(deployed)}; it was started again after round 2"
+    return f"{ending(deployed)}; restarted after round 2"
 
 
 def warm_process_killed(deployed: Deployed) -> str:
@@ -70,7 +70,7 @@ def warm_process_killed(deployed: Deployed) -> str:
     deployed.hand_over()
     deployed.wait_for("round_started", 2)
     killed = kill(deployed, WARM, deployed.setting.sites[1])
-    return f"{ending(deployed)}; {killed} process killed, and another one started by itself"
+    return f"{ending(deployed)}; {killed} process killed, and its replacement started automatically"
 
 
 def client_app_killed(deployed: Deployed) -> str:
@@ -119,18 +119,18 @@ def rubbish(deployed: Deployed) -> str:
 
 def wrong_keys(deployed: Deployed) -> str:
     """Start one site with an unregistered key, and one that trusts another authority."""
-    stranger, misled, good = deployed.setting.sites
+    unregistered, misled, good = deployed.setting.sites
     deployed.start([good])
     folder = deployed.federation.folder
     make_node_key(folder / "unknown.key")
-    deployed.federation.start_site(stranger, deployed.homes[stranger], key=folder / "unknown.key", retries=2)
+    deployed.federation.start_site(unregistered, deployed.homes[unregistered], key=folder / "unknown.key", retries=2)
     other = make_certificates(folder / "other authority")
     deployed.federation.start_site(misled, deployed.homes[misled], certificates=other, retries=2)
     deployed.hand_over()
     ended = ending(deployed)
     processes = deployed.federation.processes
-    codes = [processes.wait(name, 60) for name in (stranger, misled)]
-    lines = [refusal(processes.text(name)) for name in (stranger, misled)]
+    codes = [processes.wait(name, 60) for name in (unregistered, misled)]
+    lines = [refusal(processes.text(name)) for name in (unregistered, misled)]
     return f"{ended}; unregistered: exit code {codes[0]}, “{lines[0]}”; other authority: {codes[1]}, “{lines[1]}”"
 
 
@@ -145,7 +145,7 @@ def server_killed(deployed: Deployed) -> str:
     deployed.hand_over("again", ckpt_path="last")
     ended = deployed.end(240, "again")
     begun = [event["after_round"] for event in deployed.events("fit_started")]
-    return f"{ended}; begun after rounds {begun}"
+    return f"{ended}; started after rounds {begun}"
 
 
 def too_few(deployed: Deployed) -> str:
@@ -159,7 +159,7 @@ def too_few(deployed: Deployed) -> str:
     return ending(deployed)
 
 
-def waits_for_approval(deployed: Deployed) -> str:
+def operator_approval(deployed: Deployed) -> str:
     """Let a site wait for approval, and approve the run once the server reports that it waits."""
     home = deployed.homes[deployed.setting.sites[1]]
     set_policy(home, "{approve: ask}")
@@ -185,7 +185,7 @@ def policies(deployed: Deployed) -> str:
 
 
 FAULTS = {
-    "site_killed": Fault("SIGKILL for all processes of a site in round 2; started again a round later", site_killed),
+    "site_killed": Fault("SIGKILL for all processes of a site in round 2; restarted a round later", site_killed),
     "warm_process_killed": Fault("SIGKILL for a site's warm process between two rounds", warm_process_killed),
     "client_app_killed": Fault("SIGKILL for the process that Flower starts for a message", client_app_killed),
     "site_late": Fault(f"a site answers after more than data.reply_seconds={REPLY_SECONDS}", site_late),
@@ -195,18 +195,18 @@ FAULTS = {
         wrong_keys,
         ("--data.arrival_seconds=30",),
     ),
-    "server_killed": Fault("SIGKILL for SuperLink and ServerApp in round 3; started again", server_killed),
+    "server_killed": Fault("SIGKILL for SuperLink and ServerApp in round 3; restarted", server_killed),
     "too_few": Fault(
-        "two sites where trainer.server.min_clients=3; the third started once the run waits for it",
+        "two sites with trainer.server.min_clients=3; the third starts once the run waits for it",
         too_few,
         ("--trainer.server.min_clients=3", "--data.arrival_seconds=30"),
     ),
-    "waits_for_approval": Fault(
+    "operator_approval": Fault(
         "approve: ask in a site's policy; approved once the run waits for it",
-        waits_for_approval,
+        operator_approval,
         ("--trainer.server.min_clients=3",),
     ),
-    "policies": Fault("a policy at each site that does not allow the run", policies),
+    "policies": Fault("each site's policy rejects the run", policies),
 }
 
 
@@ -245,7 +245,7 @@ def ending(deployed: Deployed) -> str:
 
 
 def refusal(log: str) -> str:
-    """Find the line in which a SuperNode states why it could not connect."""
+    """Find the line of a SuperNode with the reason for a failed connection."""
     lines = log.split("Failed to initialize the connection to the SuperLink.", 1)[-1].splitlines()
     return next((line.strip() for line in lines if line.strip()), "")
 
@@ -258,17 +258,16 @@ def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[st
     try:
         happened = fault.act(deployed)
     finally:
-        by_force = deployed.stop()
-    left_out = [
-        f"{each['name']} in round {each['round']}, as it {each['reason']}"
-        for each in deployed.events("client_left_out")
+        killed = deployed.stop()
+    skipped = [
+        f"{each['name']} in round {each['round']}: it {each['reason']}" for each in deployed.events("client_left_out")
     ]
-    happened += f"; left out: {'; '.join(left_out) or 'nobody'}; processes left behind: {len(by_force)}"
+    happened += f"; skipped: {'; '.join(skipped) or 'none'}; processes left behind: {len(killed)}"
     rounds = len(deployed.events("round_ended"))
     equal = "not finished"
     if deployed.events("fit_ended"):
         equal = "no" if differences(simulated, newest_run(deployed.runs)) else "yes"
-    return [name, fault.injected, happened, str(rounds), equal, f"{len(left_out)} updates"]
+    return [name, fault.injected, happened, str(rounds), equal, f"{len(skipped)} updates"]
 
 
 def setting(images: Path, more: tuple[str, ...] = ()) -> Setting:
@@ -292,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             draw_domains(images)
         simulate(setting(images), folder / "simulation")
         simulated = newest_run(folder / "simulation")
-        print("| fault | injected | what happened | rounds | equal to an unbroken run | lost |")
+        print("| fault | injected | outcome | rounds | equal to an undisturbed run | lost |")
         print("|---|---|---|---|---|---|", flush=True)
         for name in given.only:
             row = try_fault(name, images.resolve(), folder / name, simulated)

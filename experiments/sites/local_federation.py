@@ -148,7 +148,7 @@ class LocalFederation:
             time.sleep(0.1)
 
     def stop(self) -> list[str]:
-        """Stop Flower's processes, let the sites' warm processes end, and then kill the rest.
+        """Stop Flower's processes, wait until the sites' warm processes end, and then kill the rest.
 
         Returns:
             The commands of processes that had to be killed.

@@ -74,7 +74,7 @@ class Processes:
         return None
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM, patience: float = 5) -> None:
-        """End a process and its group with a signal, and kill what is left after a while."""
+        """End a process and its group with a signal, and kill remaining processes after a while."""
         process = self._started[name]
         for each in (how, signal.SIGKILL):
             with suppress(ProcessLookupError):

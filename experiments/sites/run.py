@@ -63,7 +63,7 @@ def compare(setting: Setting, folder: Path, seconds: float) -> int:
         ended = deployed.end(seconds)
     finally:
         left = deployed.stop()
-    print(f"Flower says {ended}; processes that had to be killed: {left or 'none'}", flush=True)
+    print(f"Flower reports {ended}; killed processes: {left or 'none'}", flush=True)
     if not ended.endswith("completed"):
         print(deployed.federation.processes.text("run"))
         return 2

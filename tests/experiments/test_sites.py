@@ -173,6 +173,6 @@ def test_two_sites_with_keys_equal_the_simulation(image_root, tmp_path, capfd, m
     assert run.main([*arguments, "--output", str(tmp_path / "out"), "--seconds", str(SECONDS)]) == 0
     printed = capfd.readouterr().out
     assert printed.splitlines()[-1] == "equal"
-    assert "Flower says finished:completed" in printed
+    assert "Flower reports finished:completed" in printed
     assert "later rounds" in printed
     assert not subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout
