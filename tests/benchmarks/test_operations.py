@@ -12,7 +12,7 @@ NAMES = ["dog", "fire truck", "The Great Wall of China"]
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_whole_text_sequences(clip, cut):
+def test_operations_of_whole_text_sequences(clip, cut):
     text = ReferenceText(clip, NAMES, 4, cut)
     work = text_tower(clip).whole(len(NAMES), text.length)
     prompt = torch.zeros(4, clip.text_width, requires_grad=True)
@@ -21,7 +21,7 @@ def test_whole_text_sequences(clip, cut):
     assert counted(lambda: text(prompt).sum().backward()) == work.both
 
 
-def test_whole_images(clip):
+def test_operations_of_whole_images(clip):
     images = torch.zeros(2, 3, clip.image_size, clip.image_size)
     prompts = torch.zeros(1, 3, clip.image_width, requires_grad=True)  # otherwise an uncounted kernel runs
     tower = image_tower(clip)

@@ -41,9 +41,9 @@ def test_predictions_match_accuracies_and_the_summary_scores_them(build, image_r
         for name in inside:
             predictions = by_split[name]
             assert predictions.accuracy == accuracies[name]
-            of_split = confusion[(confusion["row"] == row) & (confusion["split"] == name)]
-            right = of_split[of_split["true"] == of_split["predicted"]]["images"].sum()
-            assert 100 * right / of_split["images"].sum() == pytest.approx(accuracies[name])
+            split_rows = confusion[(confusion["row"] == row) & (confusion["split"] == name)]
+            right = split_rows[split_rows["true"] == split_rows["predicted"]]["images"].sum()
+            assert 100 * right / split_rows["images"].sum() == pytest.approx(accuracies[name])
         assert record.metrics[row] == all_scores(by_split, parts.datamodule.class_names)
         assert record.metrics[row]["test"]["accuracy"] == accuracies["test"]
         assert record.metrics[row]["held_out"]["out_of_distribution"].keys() == {"star"}

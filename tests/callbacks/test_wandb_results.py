@@ -68,11 +68,11 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, started_runs):
     assert run.options["group"] == "PromptFL, " + run.config["data"]
     assert run.options["job_type"] == "PromptFL"
     assert run.options["tags"][-1] == "seed 7"
-    wanted = {"method": "PromptFL", "held_out_domains": "photo", "seed": 7, "shots": 2, "backbone": "fedvlp-tiny"}
-    assert {name: run.config[name] for name in wanted} == wanted
+    expected = {"method": "PromptFL", "held_out_domains": "photo", "seed": 7, "shots": 2, "backbone": "fedvlp-tiny"}
+    assert {name: run.config[name] for name in expected} == expected
     record = load_record(folder)
     summary = json.loads(json.dumps(run.summary))
-    assert {name: summary[name] for name in wanted} == wanted
+    assert {name: summary[name] for name in expected} == expected
     assert summary["last/held_out/photo"] == record.last["held_out/photo"]
     assert summary["best/validation"] == record.best["validation"]
     assert summary["zero_shot/held_out"] == record.baseline["held_out"]
@@ -101,8 +101,8 @@ def check_media(run: FakeRun, record: Record) -> None:
     rows = media["domains"].data
     assert ["zero-shot CLIP", "held_out", "photo", record.baseline["held_out/photo"]] in rows
     assert len(rows) == 4 * (len(record.last) - 2)  # without the means of the two roles
-    of_classes = record.metrics["last round"]["held_out/photo"]["class_accuracy"]
-    expected = [["last round", "held_out/photo", name, value] for name, value in of_classes.items()]
+    class_accuracies = record.metrics["last round"]["held_out/photo"]["class_accuracy"]
+    expected = [["last round", "held_out/photo", name, value] for name, value in class_accuracies.items()]
     assert [row for row in media["classes"].data if row[0] == "last round"] == expected
     (artifact,) = run.artifacts
     assert artifact.name == "PromptFL-x1y2"

@@ -74,7 +74,7 @@ def test_too_little_memory_is_explained_in_one_line(monkeypatch, capsys, error, 
     assert message in line
 
 
-def test_no_command_and_an_unknown_one(capsys):
+def test_missing_and_unknown_commands_are_explained(capsys):
     assert main([]) == 2
     assert "usage: fedvlp" in capsys.readouterr().out
     assert main(["fitt", "--config=promptfl"]) == 2
@@ -162,9 +162,9 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
     printed = capsys.readouterr().out
     assert f"accuracy: {float(row['held_out/photo']):.2f} %" in printed
     assert printed.count("newest run in ") == 1
-    of_folder = json.loads((tmp_path / "predictions_scores.json").read_text(encoding="utf-8"))
-    assert of_folder["confusion"] == {"labelled/photo": measured["confusion"]["held_out/photo"]}
-    assert of_folder["metrics"]["labelled"]["macro_f1"] == measured["metrics"]["held_out/photo"]["macro_f1"]
+    scores = json.loads((tmp_path / "predictions_scores.json").read_text(encoding="utf-8"))
+    assert scores["confusion"] == {"labelled/photo": measured["confusion"]["held_out/photo"]}
+    assert scores["metrics"]["labelled"]["macro_f1"] == measured["metrics"]["held_out/photo"]["macro_f1"]
     rows = read_csv(output)
     assert len(rows) == 24
     assert list(rows[0]) == ["path", "class", "circle", "square", "star"]
@@ -172,10 +172,10 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
     assert 100 * sum(right) / len(right) == pytest.approx(float(row["held_out/photo"]), abs=1e-3)
     assert sum(float(rows[0][name]) for name in ("circle", "square", "star")) == pytest.approx(1, abs=1e-4)
     assert main(["predict", str(folder), f"--images={rows[0]['path']}", f"--output={output}"]) == 0
-    of_image = re.search(r": (\w+) \((\S+) %\)\n", capsys.readouterr().out)
-    assert of_image is not None
-    assert of_image[1] == rows[0]["class"]
-    assert float(of_image[2]) == pytest.approx(100 * float(rows[0][of_image[1]]), abs=0.051)
+    prediction = re.search(r": (\w+) \((\S+) %\)\n", capsys.readouterr().out)
+    assert prediction is not None
+    assert prediction[1] == rows[0]["class"]
+    assert float(prediction[2]) == pytest.approx(100 * float(rows[0][prediction[1]]), abs=0.051)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_null_resets_a_nested_option(capsys):
     assert partition == {"num_clients": 30, "alpha": None, "min_examples": 4}
 
 
-def test_checkpoint_of_another_method_is_refused(options, trip_run, capsys):
+def test_checkpoint_of_another_method_is_rejected(options, trip_run, capsys):
     path = next(trip_run[0].glob("checkpoints/*"))
     assert main(["fit", "--config=promptfl", *options, f"--ckpt_path={path}"]) == 1
     message = "class_path: was 'fedvlp.methods.trip.trip.TRIP', is 'fedvlp.methods.promptfl.PromptFL'"
@@ -375,8 +375,8 @@ def test_help_of_fit_names_common_options_and_no_rejected_one(options, capsys):
     assert printed.startswith("usage: fedvlp fit [--config NAME ...] [options]\n")
     assert "%(" not in printed
     assert not [name for name in REFUSED if f".{name}" in printed]
-    of_classes = re.findall(r"--(?:model|data)\.([\w.]+) +[A-Z]+ ", printed)
-    assert of_classes == ["clip.name", "root", "held_out", "shots"]
+    options_in_help = re.findall(r"--(?:model|data)\.([\w.]+) +[A-Z]+ ", printed)
+    assert options_in_help == ["clip.name", "root", "held_out", "shots"]
     config = printed_config(capsys, "--config=promptfl", *options, "--data.shots=3")
     assert config["data"]["init_args"].keys() >= {"root", "held_out", "shots"}
     assert config["model"]["init_args"]["clip"].keys() >= {"name"}
@@ -393,7 +393,7 @@ def test_slow_commands_announce_their_duration_before_importing(monkeypatch, cap
     assert "imported" in capsys.readouterr().err
 
 
-def test_a_folder_that_can_not_be_written_is_one_line(options, tmp_path, capsys):
+def test_an_unwritable_folder_is_one_clear_error(options, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["fit", "--config=zero_shot", *options, f"--trainer.default_root_dir={tmp_path / 'file/runs'}"]) == 1
     errors = capsys.readouterr().err

@@ -55,5 +55,5 @@ def test_a_config_repeats_no_default(config):
     assert found == []
 
 
-def test_rounds_of_configs_that_do_not_set_them():
+def test_default_rounds_of_configs():
     assert constructor_arguments(Federation)["rounds"].default == DEFAULT_ROUNDS

@@ -26,7 +26,7 @@ for words in json.loads(sys.argv[1]):
 LIGHT = ("compare", "report", "status", "sweep", "data", "verify", "site", "deploy", "cost", "export", "push")
 
 
-def test_help_lists_and_readers_of_runs_do_without_pytorch(tmp_path):
+def test_help_lists_and_readers_of_runs_work_without_pytorch(tmp_path):
     folder = write_run(tmp_path, [50.0])
     write_predictions(folder, {"last round": {"held_out/photo": draw(7, classes=3)}})
     started = {"event": "fit_started", "after_round": 0, "rounds": 1, "process": 1, "machine": "m"}

@@ -24,7 +24,7 @@ SERVICES = {
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_a_unit_runs_without_rights_and_is_started_again(path, tmp_path):
+def test_a_unit_runs_without_privileges_and_restarts(path, tmp_path):
     unit = ConfigParser(strict=False, interpolation=None, delimiters="=")
     unit.read_string(path.read_text(encoding="utf-8"))
     service = unit["Service"]
@@ -41,7 +41,7 @@ def test_a_unit_runs_without_rights_and_is_started_again(path, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["superlink", "proxy", "site"])
-def test_a_container_runs_without_rights_and_is_started_again(name):
+def test_a_container_runs_without_privileges_and_restarts(name):
     service = SERVICES[name]
     assert service["user"] == "1000:1000"
     assert service["read_only"] is True

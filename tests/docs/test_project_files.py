@@ -105,10 +105,10 @@ def test_a_release_follows_its_page():
 def test_the_source_distribution_contains_the_whole_repository():
     always = {".git", ".gitignore", "pyproject.toml", "PKG-INFO"}
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
-    here = {path.name for path in ROOT.iterdir()}
+    root_names = {path.name for path in ROOT.iterdir()}
     for pattern in ignored:
-        here -= {name for name in here if Path(name).match(pattern)}
-    assert here - always == {name.strip("/") for name in listed("include")}
+        root_names -= {name for name in root_names if Path(name).match(pattern)}
+    assert root_names - always == {name.strip("/") for name in listed("include")}
 
 
 def test_the_readmes_links_work_on_pypi():

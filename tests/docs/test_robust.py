@@ -44,7 +44,7 @@ def test_every_attack_is_in_the_table():
     ("section", "base", "common"),
     [("Aggregators", Aggregator, {"inner"}), ("Attacks", Attack, {"clients", "seed"})],
 )
-def test_options_in_the_tables_are_those_of_the_classes(section, base, common):
+def test_options_in_the_tables_match_the_classes(section, base, common):
     for name, options in rows(section).items():
         kind = getattr(fedvlp, name)
         assert issubclass(kind, base)

@@ -31,6 +31,6 @@ def test_confusions_are_counted_over_states_under_the_names_of_the_split():
     frame = confusions(WRITTEN, ["a, b", "c", "d", "e", "f"])
     for row, by_split in WRITTEN.items():
         for split, expected in by_split.items():
-            of_split = frame[(frame["row"] == row) & (frame["split"] == split)]
-            assert of_split["images"].sum() == expected.predicted.size
+            split_rows = frame[(frame["row"] == row) & (frame["split"] == split)]
+            assert split_rows["images"].sum() == expected.predicted.size
     assert set(frame[frame["split"] == "test/猫"]["true"]) <= {"new", "neu"}

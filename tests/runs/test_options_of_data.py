@@ -119,10 +119,10 @@ def test_a_run_resumes_and_is_compared_only_with_the_same_protocol(name):
 
 @pytest.mark.parametrize("name", [name for name in options_of(FederatedDataModule) if name not in OF_PROTOCOLS])
 def test_a_run_resumes_and_is_compared_only_with_the_same_option(name):
-    one, of_one = described()
-    other, of_other = described(**{name: other_value(FederatedDataModule, name, VALUES)})
+    one, one_data = described()
+    other, other_data = described(**{name: other_value(FederatedDataModule, name, VALUES)})
     expected = set() if name in NOT_COMPARED else WHERE[name]
     assert different(one, other) == expected
-    rows = record(one, of_one), record(other, of_other)
+    rows = record(one, one_data), record(other, other_data)
     assert (rows[0].settings != rows[1].settings) == (name in OTHER_ROW)
     assert (rows[0].key != rows[1].key) == (name not in OTHER_ROW and name not in SAME_TABLE)

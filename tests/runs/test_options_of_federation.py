@@ -62,7 +62,7 @@ def test_the_number_of_rounds_may_change_unless_training_depends_on_it(local):
     assert found == [set(), {"training.rounds"}]
 
 
-def test_classes_within_classes_are_described_and_made_again():
+def test_nested_classes_are_described_and_recreated():
     nested = NormClipping(max_norm=2.5, inner=TrimmedMean(0.25))
     described = to_jsonable(nested)
     assert described == {"class": "NormClipping", "max_norm": 2.5, "inner": {"class": "TrimmedMean", "share": 0.25}}

@@ -287,8 +287,10 @@ def plan(tmp_path_factory, image_root):
     recorded = in_process(make_sites(folder / "sites", image_root, DOMAINS))
     assert serve(config, recorded, folder / "runs") == 0
     requests = [read_request(request) for request in recorded.requests]
-    of_first = [each for each in requests if each.values.get("client") == 0 and not each.values.get("baseline")]
-    return {(each.kind, each.values.get("phase", 0)): each for each in reversed(of_first)}
+    first_site_requests = [
+        each for each in requests if each.values.get("client") == 0 and not each.values.get("baseline")
+    ]
+    return {(each.kind, each.values.get("phase", 0)): each for each in reversed(first_site_requests)}
 
 
 @pytest.fixture

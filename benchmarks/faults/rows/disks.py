@@ -30,7 +30,7 @@ def full_disk(bench: Bench) -> None:
     words = [*bench.shop.fit_options(), "--trainer.rounds=6", f"--trainer.default_root_dir={bench.folder / 'runs'}"]
     fit = shlex.join([sys.executable, "-m", "fedvlp", *words])
     runs = shlex.quote(str(bench.folder / "runs"))
-    kept = shlex.quote(str(bench.folder / "kept"))
+    copied = shlex.quote(str(bench.folder / "copied"))
     (bench.folder / "runs").mkdir()
     # Fill the disk after the first checkpoint. Only the run's own writes slow it down.
     full = (
@@ -38,7 +38,7 @@ def full_disk(bench: Bench) -> None:
         "fit=$!; while kill -0 $fit 2>/dev/null && "
         f"! ls {runs}/run/*/checkpoints/round-00001* >/dev/null 2>&1; do sleep 0.01; done; "
         f"head -c 10M /dev/zero > {runs}/filler 2>/dev/null; wait $fit; echo $? > code); "
-        f"cat first.txt; rm -f {runs}/filler; {fit} --ckpt_path=last; cp -r {runs}/run {kept}"
+        f"cat first.txt; rm -f {runs}/filler; {fit} --ckpt_path=last; cp -r {runs}/run {copied}"
     )
     finished = _in_namespace(bench, full)
     first = (bench.folder / "first.txt").read_text(errors="replace")
@@ -47,8 +47,8 @@ def full_disk(bench: Bench) -> None:
     bench.expect("Traceback" not in first, "full: a traceback")
     bench.expect(str(bench.folder / "runs") in error_line(first), f"full: no line with the path: {quote(first[-200:])}")
     bench.expect_success(finished, "the resumed run")
-    kept_runs = sorted((bench.folder / "kept").glob("*/"))
-    same = bool(kept_runs) and not differing(kept_runs[-1], expected)
+    copied_runs = sorted((bench.folder / "copied").glob("*/"))
+    same = bool(copied_runs) and not differing(copied_runs[-1], expected)
     bench.expect(same, "the resumed run differs")
     if same:
         bench.note(f"full: {quote(error_line(first).replace(str(bench.folder), ''), 110)}; resumed, equal in the end")

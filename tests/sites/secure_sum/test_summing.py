@@ -421,7 +421,7 @@ def test_sites_that_were_prepared_for_different_runs_give_no_sum(sums, tmp_path)
 
 def test_a_second_sum_of_a_round_cannot_reveal_one_sites_update(sums):
     others = [name for name in NAMES if name != "oil"]
-    everyone = add(sums, dict.fromkeys(NAMES, train_request(round=1)))
+    full_sum = add(sums, dict.fromkeys(NAMES, train_request(round=1)))
     for round in (0, 1):
         with pytest.raises(SiteProblem, match=REVEALED):
             add(sums, dict.fromkeys(others, train_request(round=round)))
@@ -429,5 +429,5 @@ def test_a_second_sum_of_a_round_cannot_reveal_one_sites_update(sums):
     for site in sums.values():
         assert json.loads(site.answered.read_text()) == [1, 0]
         site.answered.unlink()
-    difference = everyone - add(sums, dict.fromkeys(others, train_request(round=1)))
+    difference = full_sum - add(sums, dict.fromkeys(others, train_request(round=1)))
     torch.testing.assert_close(decode(difference, UPDATES["oil"]), UPDATES["oil"])

@@ -59,8 +59,8 @@ def test_images_are_drawn_with_the_predictions_of_all_seeds(write):
     slow = {domain: [] for domain in DOMAINS}
     generator = np.random.default_rng(1)
     for domain in DOMAINS:
-        of_seeds = [drawn(domain, seed) for seed in SEEDS]
-        rights = [each.predicted[0] == each.labels for each in of_seeds]
+        seed_predictions = [drawn(domain, seed) for seed in SEEDS]
+        rights = [each.predicted[0] == each.labels for each in seed_predictions]
         for _ in range(600):
             order = generator.integers(120, size=120)
             slow[domain].append(np.mean([100 * right[order].mean() for right in rights]))

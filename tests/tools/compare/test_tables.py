@@ -67,7 +67,7 @@ def test_cells_without_all_seeds_or_domains():
     assert rows(tables([make_record()])[0])["promptfl", "last"]["spread"] == "-"
 
 
-def test_zero_shot_has_one_row_whichever_run_measured_it():
+def test_zero_shot_has_one_row_from_any_run():
     runs = []
     for domain in DOMAINS:
         for seed, templates in ((0, 1), (1, 1), (0, 60)):
@@ -166,7 +166,7 @@ def test_no_oracle_without_complete_history_or_on_source_validation():
     assert {name for _, name in table.rows} == {LAST}
 
 
-def test_rows_are_ranked_by_their_average_and_those_without_one_are_last():
+def test_rows_are_ranked_by_average_with_missing_averages_last():
     (table,) = tables(whole() + whole("TRIP", best=77.0) + [make_record(99.0, method="PLAN")])
     assert list(dict.fromkeys(method for method, _ in sort_rows(table).rows)) == [
         "zero-shot CLIP",

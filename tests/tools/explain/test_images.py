@@ -114,9 +114,9 @@ def test_maps_of_a_vit_match_explicit_attention(random_clips, tower, method, len
     found = relevance(clip, logits, images, labels, method)
     assert not any(layer._forward_hooks for layer in clip.modules())
     for image, label, values in zip(images, labels, found, strict=True):
-        wanted = explicit_maps(clip, image, int(label), prompt)[method]
-        assert wanted.max() > 0
-        torch.testing.assert_close(values, wanted, rtol=1e-3, atol=1e-6)
+        expected = explicit_maps(clip, image, int(label), prompt)[method]
+        assert expected.max() > 0
+        torch.testing.assert_close(values, expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["biomed", "eva02"])
@@ -153,9 +153,9 @@ def test_grad_cam_of_pooled_patches_uses_the_last_attention_output(random_clips)
     (scores[0, 1] + scores[1, 0]).backward()
     patches = slice(trunk.num_prefix_tokens, None)
     alpha = hidden.grad[:, patches].mean(1, keepdim=True)
-    wanted = (hidden.detach()[:, patches] * alpha).sum(-1).relu()
-    assert wanted.max() > 0
-    torch.testing.assert_close(found.flatten(1), wanted, rtol=1e-3, atol=1e-6)
+    expected = (hidden.detach()[:, patches] * alpha).sum(-1).relu()
+    assert expected.max() > 0
+    torch.testing.assert_close(found.flatten(1), expected, rtol=1e-3, atol=1e-6)
     with pytest.raises(UserError, match="pools its patches"):
         relevance(clip, logits, images, torch.tensor([1, 0]), "attention")
 
@@ -175,10 +175,10 @@ def test_maps_of_a_tower_with_stages_match_explicit_grad_cam(random_clips, kind)
         grid = grid.detach().requires_grad_()
         pooled = visual.attnpool(grid) if kind == "resnet" else visual.head(visual.trunk.forward_head(grid))
         classifier(clip)(pooled)[0, 1].backward()
-        wanted = torch.zeros(values.shape)
+        expected = torch.zeros(values.shape)
         for channel in range(grid.shape[1]):
-            wanted += grid.grad[0, channel].mean() * grid.detach()[0, channel]
-        torch.testing.assert_close(values, wanted.clamp(min=0), rtol=1e-3, atol=1e-6)
+            expected += grid.grad[0, channel].mean() * grid.detach()[0, channel]
+        torch.testing.assert_close(values, expected.clamp(min=0), rtol=1e-3, atol=1e-6)
     assert choose_method(clip) == "grad_cam"
     with pytest.raises(UserError, match="no attention between patches"):
         relevance(clip, lambda pixels: clip.encode_image(pixels), images, labels, "attention")
