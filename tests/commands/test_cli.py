@@ -162,9 +162,9 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
     printed = capsys.readouterr().out
     assert f"accuracy: {float(row['held_out/photo']):.2f} %" in printed
     assert printed.count("newest run in ") == 1
-    scores = json.loads((tmp_path / "predictions_scores.json").read_text(encoding="utf-8"))
-    assert scores["confusion"] == {"labelled/photo": measured["confusion"]["held_out/photo"]}
-    assert scores["metrics"]["labelled"]["macro_f1"] == measured["metrics"]["held_out/photo"]["macro_f1"]
+    folder_scores = json.loads((tmp_path / "predictions_scores.json").read_text(encoding="utf-8"))
+    assert folder_scores["confusion"] == {"labelled/photo": measured["confusion"]["held_out/photo"]}
+    assert folder_scores["metrics"]["labelled"]["macro_f1"] == measured["metrics"]["held_out/photo"]["macro_f1"]
     rows = read_csv(output)
     assert len(rows) == 24
     assert list(rows[0]) == ["path", "class", "circle", "square", "star"]
