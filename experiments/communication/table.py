@@ -21,7 +21,7 @@ from fedvlp.tools.cost.counting import costs
 from fedvlp.utils.text_table import markdown_table
 
 README = Path(__file__).with_name("README.md")
-HEAD = ("method", "setting", "up", "down", "bytes up", "once", "the paper", "where", "ours against it")
+HEAD = ("method", "setting", "up", "down", "bytes up", "once", "paper", "source", "comparison")
 
 
 def networks() -> dict[str, int]:
@@ -40,7 +40,7 @@ def counted(claim: Claim) -> dict[str, Any]:
     return rows[-1]
 
 
-def verdict(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> str:
+def verdict(claim: Claim, row: dict[str, Any], network_sizes: dict[str, int]) -> str:
     """Compare our number with the paper's; if it differs, state by how much and why."""
     if not claim.printed:
         return "no number in the papers"
@@ -48,27 +48,27 @@ def verdict(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> str:
     ours = {row[f"{direction}_parameters"] for direction in directions}
     if all(prints_as(number, claim.printed) for number in ours):
         return "the same"
-    theirs = printed_number(claim.printed, known)
+    theirs = printed_number(claim.printed, network_sizes)
     difference = max((float(Fraction(number) / theirs - 1) for number in ours), key=abs)
     return f"{claim.direction} {100 * difference:+.1f} %. {claim.reason}"
 
 
-def cells(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> list[str]:
+def cells(claim: Claim, row: dict[str, Any], network_sizes: dict[str, int]) -> list[str]:
     """Format a line of the table."""
     names = ("upload_parameters", "download_parameters", "upload_bytes", "once_parameters")
     paper = claim.printed
     if "x of" in paper:
-        paper = f"{paper.replace('x of', ' times less than')}: {round(printed_number(paper, known)):,}"
+        paper = f"{paper.replace('x of', ' times less than')}: {round(printed_number(paper, network_sizes)):,}"
     clients = f", {row['all_clients']} clients"
     numbers = [f"{row[name]:,}" for name in names]
-    return [claim.title, claim.data[0] + clients, *numbers, paper, claim.source, verdict(claim, row, known)]
+    return [claim.title, claim.data[0] + clients, *numbers, paper, claim.source, verdict(claim, row, network_sizes)]
 
 
 def table(claims: Sequence[Claim]) -> str:
     """Format the table as Markdown."""
-    known = networks()
+    network_sizes = networks()
     alignment = ["---"] * 2 + ["---:"] * 4 + ["---"] * 3
-    return markdown_table(HEAD, alignment, [cells(claim, counted(claim), known) for claim in claims])
+    return markdown_table(HEAD, alignment, [cells(claim, counted(claim), network_sizes) for claim in claims])
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority, discard its key, and return a certificate that it signed for a server at 127.0.0.1."""
+    """Make an authority and a certificate for a server at 127.0.0.1; the authority's key is discarded."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Certificates(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
