@@ -128,7 +128,11 @@ def test_figures_are_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("--device gpu", "'gpu'"), ("--device cuda", "finds no GPU"), ("--device cuda --only scale", "is only for local_step")],
+    [
+        ("--device gpu", "'gpu'"),
+        ("--device cuda", "finds no GPU"),
+        ("--device cuda --only scale", "is only for local_step"),
+    ],
 )
 def test_an_unavailable_device_is_one_clear_error(monkeypatch, capsys, given, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
