@@ -96,8 +96,8 @@ def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, ca
 def test_rows_can_be_turned_off_and_change_no_training(hard, tmp_path):
     files = {}
     for names in ("[class_means]", "[]"):
-        given = (f"--trainer.baselines={names}", f"--trainer.name={len(names)}", "--trainer.rounds=1")
-        run = make_run(hard, tmp_path, "promptfl", *given)
+        arguments = (f"--trainer.baselines={names}", f"--trainer.name={len(names)}", "--trainer.rounds=1")
+        run = make_run(hard, tmp_path, "promptfl", *arguments)
         titles = list(accuracies(run))
         assert ["zero-shot CLIP" in titles, "class means" in titles] == ["zero" in names, "means" in names]
         assert titles[-1].startswith("best on source validation")

@@ -155,8 +155,8 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
     checkpoint = next((folder / "checkpoints").glob("round-00002*"))
     tables = []
     for path in (folder / "prompts.safetensors", checkpoint, folder.parent):
-        given = [str(path), f"--images={image_root / 'photo'}", f"--output={output}"]
-        assert main(["predict", *given, "--trainer.accelerator=cpu"]) == 0
+        files = [str(path), f"--images={image_root / 'photo'}", f"--output={output}"]
+        assert main(["predict", *files, "--trainer.accelerator=cpu"]) == 0
         tables.append(output.read_text())
     assert tables == [tables[0]] * 3
     printed = capsys.readouterr().out
@@ -287,9 +287,9 @@ def fit_with_wandb(arguments):
 def test_wandb_offline(options, tmp_path, monkeypatch):
     """The federation is one run with keys for each client; no network, no account."""
     monkeypatch.chdir(tmp_path)
-    given = ["--config=wandb", "--trainer.logger.offline=true", f"--trainer.logger.save_dir={tmp_path}"]
+    wandb_options = ["--config=wandb", "--trainer.logger.offline=true", f"--trainer.logger.save_dir={tmp_path}"]
     output = tmp_path / "output.txt"
-    arguments = ["fit", "--config=promptfl", *options, *given]
+    arguments = ["fit", "--config=promptfl", *options, *wandb_options]
     running = fork(fit_with_wandb, arguments, output=output, HOME=str(tmp_path))  # wandb keeps logs there
     assert exit_code(running) == 0, output.read_text()
     assert "is disabled" not in output.read_text()

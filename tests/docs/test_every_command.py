@@ -53,19 +53,19 @@ def test_commands_run_or_are_parsed(line, desk, own_modules, monkeypatch):
     if is_run(words):
         assert run(words, desk) == 0
     else:
-        given = [OWN_IMAGES if word == "RUN" else word for word in words]
-        desk.fetch_all(given)
-        assert parses(given, monkeypatch)
+        replaced = [OWN_IMAGES if word == "RUN" else word for word in words]
+        desk.fetch_all(replaced)
+        assert parses(replaced, monkeypatch)
 
 
 def test_every_exception_is_used():
-    given = [" ".join(words) for words in OURS.values()]
-    assert not [part for part in PARSED_ONLY if not any(part in line for line in given)]
+    lines = [" ".join(words) for words in OURS.values()]
+    assert not [part for part in PARSED_ONLY if not any(part in line for line in lines)]
 
 
 def test_other_programs_are_known():
-    for line, given in OTHERS.items():
-        words = [word for word in given if not re.match(r"[A-Za-z_]+=", word)] or ["export"]
+    for line, all_words in OTHERS.items():
+        words = [word for word in all_words if not re.match(r"[A-Za-z_]+=", word)] or ["export"]
         assert words[0] in PROGRAMS, line
         assert words[:2] != ["python", "-m"] or words[2] in TOOLS or find_spec(words[2]), line
 

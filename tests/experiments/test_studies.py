@@ -118,8 +118,8 @@ def test_every_printed_number_belongs_to_a_study():
 
 def arguments_of(study, variant) -> tuple[str, ...]:
     """List a row's arguments, with all numbers replaced by 1 or 0.5, which the parser treats alike."""
-    given = (f"--config=methods/{variant.config}", "--config=data/icon_domains", *study.common, *variant.overrides)
-    whole = [re.sub(r"=[1-9]\d*$", "=1", argument) for argument in given]
+    arguments = (f"--config=methods/{variant.config}", "--config=data/icon_domains", *study.common, *variant.overrides)
+    whole = [re.sub(r"=[1-9]\d*$", "=1", argument) for argument in arguments]
     return tuple(re.sub(r"=\d*\.\d+$", "=0.5", argument) for argument in whole)
 
 
@@ -131,9 +131,9 @@ def arguments_of_all_rows() -> list[tuple[str, ...]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("given", arguments_of_all_rows())
-def test_every_row_is_accepted_by_the_command_line(given):
-    parsed(given)
+@pytest.mark.parametrize("arguments", arguments_of_all_rows())
+def test_every_row_is_accepted_by_the_command_line(arguments):
+    parsed(arguments)
 
 
 def test_wrong_options_of_a_row_are_rejected():
@@ -209,8 +209,8 @@ def test_the_fair_comparison_evaluates_after_half_of_the_rounds():
     for rounds, every in ((1, 1), (5, 3), (10, 5)):
         choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
         arguments = content(METHODS[3], choice)["arguments"]
-        given = [argument for argument in arguments if argument.startswith("--trainer.evaluate_every=")]
-        assert given[-1] == f"--trainer.evaluate_every={every}"
+        intervals = [argument for argument in arguments if argument.startswith("--trainer.evaluate_every=")]
+        assert intervals[-1] == f"--trainer.evaluate_every={every}"
         assert f"--trainer.rounds={rounds}" in arguments
 
 

@@ -78,8 +78,8 @@ def test_modules_named_by_an_untrusted_file_are_not_imported(stranger, tmp_path,
 
 def test_allowed_classes_are_imported(stranger, image_root, tmp_path):
     path = stranger(NAMES[0])
-    given = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"]
-    assert main(["predict", *given, "--allow", "other", "--allow", "odd_method"]) == 0
+    arguments = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"]
+    assert main(["predict", *arguments, "--allow", "other", "--allow", "odd_method"]) == 0
     assert (tmp_path / "imported").exists()
     assert (tmp_path / "predictions.csv").exists()
 

@@ -84,9 +84,9 @@ def test_personal_prompts_are_evaluated_at_the_sites(tmp_path, image_root, capsy
     assert not load_file(deployed / "prompts.safetensors")
     # The prompts are available only at the sites.
     data = ["--config=folders", f"--data.root={image_root}", "--data.cache_dir=null", "--model.clip.name=fedvlp-tiny"]
-    given = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
-    assert main(["validate", *given, "--ckpt_path", str(deployed)]) == 1
-    assert "they are stored at the clients' sites" in capsys.readouterr().err
+    arguments = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
+    assert main(["validate", *arguments, "--ckpt_path", str(deployed)]) == 1
+    assert "they are at the clients' sites" in capsys.readouterr().err
 
 
 def test_the_server_evaluates_the_shared_part_of_a_method(tmp_path, image_root):
@@ -141,8 +141,8 @@ def test_all_commands_accept_a_run_of_sites(promptfl, tmp_path, image_root, caps
     assert main(["compare", str(deployed)]) == 0
     assert "PromptFL" in capsys.readouterr().out
     assert main(["report", str(deployed), "--output", str(tmp_path / "report.html")]) == 0
-    given = ["--images", str(image_root / "ink"), "--output", str(tmp_path / "out.csv"), "--trainer.accelerator", "cpu"]
-    assert main(["predict", "--ckpt_path", str(deployed), *given]) == 0
+    words = ["--images", str(image_root / "ink"), "--output", str(tmp_path / "out.csv"), "--trainer.accelerator", "cpu"]
+    assert main(["predict", "--ckpt_path", str(deployed), *words]) == 0
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 13
 
 

@@ -39,7 +39,7 @@ def copied_run(finished_run, tmp_path):
 
 
 @pytest.fixture
-def more(image_root, tmp_path):
+def short_run(image_root, tmp_path):
     """List the options of each run in a short sweep or search."""
     return [
         *(f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}", "--data.batch_size=4"),

@@ -24,10 +24,10 @@ def states(folder: Path) -> dict[str, list[str]]:
     return by_method
 
 
-def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
+def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(short_run, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
     own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--seeds=0", "--workers=1"]
-    command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot are passed to each fit
+    command = ["sweep", *short_run, *own, f"--output={output}"]  # options with a dot are passed to each fit
 
     def stop_after_one(jobs, workers, report, devices):
         make_here(jobs[:1], workers, report)
@@ -51,11 +51,11 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsy
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_failed_run_of_a_sweep_is_reported(more, tmp_path, capsys, monkeypatch):
+def test_a_failed_run_of_a_sweep_is_reported(short_run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     file = tmp_path / "sweep.yaml"
     model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
-    content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": more}
+    content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": short_run}
     file.write_text(yaml.safe_dump({**content, "seeds": 0, "note": "A note."}))
     command = ["sweep", f"--file={file}", "--seeds=0", f"--output={tmp_path / 'runs'}", "--workers=2", "--"]
     command += ["--data.test_fraction=0.3"]
@@ -69,7 +69,7 @@ def test_a_failed_run_of_a_sweep_is_reported(more, tmp_path, capsys, monkeypatch
     assert states(tmp_path / "runs") == {"too long": ["failed"], "zero_shot": ["done"]}
 
 
-def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypatch):
+def test_a_sweep_on_a_cluster_is_submitted_once(short_run, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
     calls = []
 
@@ -80,7 +80,7 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     monkeypatch.setattr("fedvlp.tools.sweep.jobs._call_slurm", call)
     own = ["--config=data/folders", "--models=zero_shot", "--held_out=ink", "--seeds=0", f"--output={output}"]
     slurm = ["--launcher=slurm", "--slurm.time=1:00:00", "--slurm.mem=8G", "--slurm.setup=module load"]
-    command = ["sweep", *own, *slurm, *more]
+    command = ["sweep", *own, *slurm, *short_run]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"1 runs in {output}, 1 of them missing; submitted as the array 101\n" in printed
@@ -93,10 +93,10 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     assert [call[0] for call in calls] == ["squeue", "sbatch", "squeue"]
 
 
-def test_one_sweep_at_a_time(more, tmp_path, capsys):
+def test_one_sweep_at_a_time(short_run, tmp_path, capsys):
     with locked(tmp_path / "sweep.json", wait=False):
         own = ["--config=data/folders", "--models=zero_shot", f"--output={tmp_path}"]
-        assert main(["sweep", *own, *more]) == 1
+        assert main(["sweep", *own, *short_run]) == 1
     assert "Another sweep uses" in capsys.readouterr().err
 
 
@@ -131,29 +131,29 @@ def test_only_visible_devices_are_used(monkeypatch):
     assert visible_devices(parse_methods(on_cpu).values()) == []
 
 
-def test_a_plugins_method_is_swept(more, tmp_path, capsys):
+def test_a_plugins_method_is_swept(short_run, tmp_path, capsys):
     """The plugin is imported only when the sweep names its method."""
     config = tmp_path / "mine.yaml"
     config.write_text("model:\n  class_path: Octant\n")
     with on_the_path(tmp_path / "site") as site:
         files = {"octant_one.py": "from fedvlp import PromptFL\nclass Octant(PromptFL):\n    pass\n"}
         install(site, "octant-one", "0.4", {"fedvlp.methods": {"Octant": "octant_one:Octant"}}, files)
-        given = [f"--models={config}", "--config=data/folders", "--held_out=photo", "--seeds=0", "--dry_run"]
-        assert main(["sweep", *given, *more]) == 0
+        selected = [f"--models={config}", "--config=data/folders", "--held_out=photo", "--seeds=0", "--dry_run"]
+        assert main(["sweep", *selected, *short_run]) == 0
     assert capsys.readouterr().out.startswith("missing mine-")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_are_accepted(path):
-    more = ["--data.root=my_images"] if path.stem == "folders" else []
-    assert parse_methods(make_sweep(read_sweep(path), more))
+    short_run = ["--data.root=my_images"] if path.stem == "folders" else []
+    assert parse_methods(make_sweep(read_sweep(path), short_run))
 
 
-def test_without_held_out_domains_there_is_one_run_per_seed(more, image_root, tmp_path, capsys):
-    one_domain = [*more, f"--data.root={image_root / 'ink'}", "--config=data/class_folders", "--models=promptfl"]
+def test_without_held_out_domains_there_is_one_run_per_seed(short_run, image_root, tmp_path, capsys):
+    one_domain = [*short_run, f"--data.root={image_root / 'ink'}", "--config=data/class_folders", "--models=promptfl"]
     assert main(["sweep", *one_domain, "--seeds=0,1", f"--output={tmp_path}", "--dry_run"]) == 0
     assert capsys.readouterr().out.count("--data.held_out=null") == 2
-    protocol = [*more, "--config=data/folders", "--config=protocols/personal", "--models=promptfl", "--dry_run"]
+    protocol = [*short_run, "--config=data/folders", "--config=protocols/personal", "--models=promptfl", "--dry_run"]
     assert main(["sweep", *protocol, "--seeds=0,1", f"--output={tmp_path}"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("--data.held_out=null") == printed.count("missing ") == 2
