@@ -1,4 +1,4 @@
-"""TorchScript archives: of tensors, as OpenAI publishes its weights, and of a stranger whose code writes a file."""
+"""TorchScript archives: tensors, like OpenAI's weights, and a malicious archive that writes a file when loaded."""
 
 import warnings
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Trap(torch.nn.Module):
 
 
 class Part(nn.Module):
-    """A module whose submodules and parameters have the names of a state dict."""
+    """A module with the submodules and parameters that a state dict names."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ CLASSES = ["cat", "dog", "owl"]
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """The plainest transform: 8 x 8 pixels in [0, 1]."""
+    """Resize an image to 8 x 8 pixels in [0, 1]."""
     pixels = np.asarray(image.resize((8, 8)), dtype=np.float32) / 255
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 

@@ -1,4 +1,4 @@
-"""Every layout of the published data sets: the data set, a small tree, and the name of its split."""
+"""Layouts of the published data sets, each with its data set, a small tree of files, and the name of its split."""
 
 from tests.helpers.benchmark_trees import TREES, Write
 from tests.helpers.family_trees import cifar, image_clef, imagenet, tiny_imagenet, wilds

@@ -1,4 +1,4 @@
-"""Small trees of the published data sets, in each layout in which users have them."""
+"""Small copies of the published data sets, in every folder layout that users have."""
 
 import io
 import zlib
@@ -30,7 +30,7 @@ Write = Callable[[Path], Path]
 
 
 def tree(fill: Callable[..., None]) -> Callable[..., Write]:
-    """Makes a function of options of one that fills a folder by them; its result fills a folder and returns it."""
+    """Bind options to a function that fills a folder; the result fills a folder and returns it."""
 
     def with_options(*arguments: Any, **options: Any) -> Write:
         def write(root: Path) -> Path:
@@ -43,7 +43,7 @@ def tree(fill: Callable[..., None]) -> Callable[..., Write]:
 
 
 def picture(seed: int) -> bytes:
-    """Draw 8 x 8 pixels of noise and encode them as a PNG; each seed gives another image, and none is dark."""
+    """Draw 8 x 8 pixels of noise as a PNG. Images of different seeds differ, and none is dark."""
     file = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(64, 256, (8, 8, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(file, "PNG")
@@ -51,7 +51,7 @@ def picture(seed: int) -> bytes:
 
 
 def write_images(root: Path, paths: Iterable[str]) -> None:
-    """Writes an image of its own to each path below a root."""
+    """Write a different image to each path below a root."""
     for path in paths:
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def write_images(root: Path, paths: Iterable[str]) -> None:
 
 
 def write_list(path: Path, images: Iterable[str], first_label: int = 0, prefix: str = "") -> None:
-    """Writes a list of ``domain/class/image label``; the labels follow the names of the classes."""
+    """Write a list of ``domain/class/image label``, with labels in alphabetical order of the classes."""
     images = list(images)
     classes = sorted({image.split("/")[-2] for image in images})
     lines = [f"{prefix}{image} {classes.index(image.split('/')[-2]) + first_label}\n" for image in images]
@@ -68,7 +68,7 @@ def write_list(path: Path, images: Iterable[str], first_label: int = 0, prefix: 
 
 
 def names_of(name: str, count: int = IMAGES) -> dict[str, list[str]]:
-    """Paths ``domain/class/image`` of a few images of a data set, by domain."""
+    """List a few paths ``domain/class/image`` of a data set, by domain."""
     (known,) = [known for known in DESCRIPTIONS if known.name == name]
     numbered = list(product(FEW[name], range(count)))
     names = {}
@@ -78,12 +78,12 @@ def names_of(name: str, count: int = IMAGES) -> dict[str, list[str]]:
 
 
 def part(paths: list[str], *indices: int) -> list[str]:
-    """Those of the images with these numbers."""
+    """Select the images with these numbers."""
     return [path for path in paths if int(Path(path).stem) in indices]
 
 
 def kfold(root: Path, folder: str = "kfold", lists: str = "kfold") -> Path:
-    """PACS with its lists: labels from 1, and test lists that hold all images."""
+    """Write PACS with its lists: labels start at 1, and test lists contain all images."""
     for domain, paths in names_of("PACS").items():
         write_images(root / folder, paths)
         write_list(root / lists / f"{domain}_train_kfold.txt", part(paths, 0, 1, 2, 3), first_label=1)
@@ -93,7 +93,7 @@ def kfold(root: Path, folder: str = "kfold", lists: str = "kfold") -> Path:
 
 
 def absolute_lists(root: Path) -> Path:
-    """PACS with lists of another machine's paths and labels from 0."""
+    """Write PACS with lists of absolute paths on another machine, and labels from 0."""
     for domain, paths in names_of("PACS").items():
         write_images(root, paths)
         for ending, chosen in (("train", part(paths, 0, 1, 2, 3)), ("val", part(paths, 4)), ("test", paths)):
@@ -103,14 +103,14 @@ def absolute_lists(root: Path) -> Path:
 
 @tree
 def plain_tree(root: Path, name: str, renamed: Mapping[str, str] | None = None, inside: str = ".") -> None:
-    """A data set as domain/class/image, with domains renamed."""
+    """Write a data set as domain/class/image, with renamed domains."""
     for domain, paths in names_of(name).items():
         folder = (renamed or {}).get(domain, domain)
         write_images(root / inside, [path.replace(domain, folder, 1) for path in paths])
 
 
 def dassl_office_home(root: Path) -> Path:
-    """OfficeHome with train and val folders between domain and class."""
+    """Write OfficeHome with train and val folders between domain and class."""
     for domain, paths in names_of("OfficeHome").items():
         for folder, chosen in (("train", part(paths, 0, 1, 2)), ("val", part(paths, 3, 4))):
             write_images(root / domain.lower() / folder, [path.split("/", 1)[1] for path in chosen])
@@ -118,7 +118,7 @@ def dassl_office_home(root: Path) -> Path:
 
 
 def original_office31(root: Path) -> Path:
-    """Office31 with a folder of class folders in each domain."""
+    """Write Office31 with an ``images`` folder in each domain."""
     for domain, paths in names_of("Office31").items():
         write_images(root / "office31" / domain / "images", [path.split("/", 1)[1] for path in paths])
     return root
@@ -126,7 +126,7 @@ def original_office31(root: Path) -> Path:
 
 @tree
 def numbered_vlcs(root: Path, parts: Mapping[str, tuple[int, ...]]) -> None:
-    """VLCS with folders by part and number; each part numbers its images anew."""
+    """Write VLCS with numbered class folders in each part. Image numbers restart in each part."""
     domains = {"Caltech101": "CALTECH", "LabelMe": "LABELME", "SUN09": "SUN", "VOC2007": "PASCAL"}
     numbers = {"bird": 0, "car": 1, "person": 4}
     for domain, paths in names_of("VLCS").items():
@@ -137,7 +137,7 @@ def numbered_vlcs(root: Path, parts: Mapping[str, tuple[int, ...]]) -> None:
 
 @tree
 def domain_net(root: Path, name: str = "DomainNet", lists: str = "splits") -> None:
-    """DomainNet with train and test lists; one image of a class is in no list."""
+    """Write DomainNet with train and test lists. One image per domain is in no list."""
     for domain, paths in names_of(name).items():
         write_images(root, [*paths, f"{domain}/{FEW[name][0]}/99.png"])
         trains = [path for path in part(paths, 0, 1, 2) if (domain, "t-shirt") != ("painting", path.split("/")[1])]

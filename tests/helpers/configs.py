@@ -1,4 +1,4 @@
-"""The names of the configs that tests go through. A new config is tested by being there."""
+"""Names of the tested configs. Tests find new configs themselves."""
 
 from collections.abc import Collection
 from typing import Any
@@ -17,7 +17,7 @@ KINDS |= {"zero_shot"}
 LIKE_ANOTHER = {"trip_keys", "trip_random", "trip_released", "trip_lite", "fine_tuning_fedprox", "zero_shot_ensemble"}
 LIKE_ANOTHER |= {"coop", "plan_released", "promptfl_kl", "diprompt_labels"}
 LIKE_ANOTHER |= {"promptfl_released", "kgcoop_released", "fed_mvp_released"}
-"""Configs with the same tensors, and the same way to the logits, as another config."""
+"""Configs that have the same tensors and compute the logits in the same way as another config."""
 
 
 def each_config(names: Collection[str] = METHODS, default: Collection[str] = KINDS) -> list[Any]:
@@ -26,13 +26,13 @@ def each_config(names: Collection[str] = METHODS, default: Collection[str] = KIN
 
 
 def method_classes() -> list[str]:
-    """List the classes of the configs of methods."""
+    """List the class paths of all method configs."""
     files = (configs_folder() / "methods").glob("*.yaml")
     return sorted({read_yaml(file)["model"]["class_path"] for file in files})
 
 
 def few_templates(name: str) -> list[str]:
-    """Return the option of two templates for a config with more, whose features take longer than its training."""
+    """Limit a config to two templates if it has more, because encoding them takes longer than training."""
     model = read_yaml(configs_folder() / "methods" / f"{name}.yaml")["model"]
     parameter = constructor_arguments(getattr(fedvlp, model["class_path"])).get("templates")
     templates = model.get("init_args", {}).get("templates", parameter.default if parameter else 0)

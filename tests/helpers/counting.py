@@ -1,4 +1,4 @@
-"""Counts of the operations of a call, as PyTorch counts them."""
+"""Counts of floating-point operations, measured by PyTorch."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def counted(run: Callable[[], object]) -> int:
-    """Returns the operations of a call's matrix products, those of attention among them.
+    """Count the operations of all matrix products in a call, attention included.
 
-    Attention is made of plain products here: which fused kernels PyTorch counts differs between its versions.
+    Attention runs as plain products, because PyTorch versions differ in the fused kernels that they count.
     """
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         run()

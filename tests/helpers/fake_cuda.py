@@ -1,4 +1,4 @@
-"""Tensors that are said to be on a GPU, on machines without one: with shapes, types and devices, but without values."""
+"""Fake CUDA tensors for machines without a GPU: they have shapes, types and devices, but no values."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 VALUES_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
-"""What PyTorch raises where a value decides what is computed, or of which shape."""
+"""Errors that PyTorch raises if a tensor's value decides the computation or a shape."""
 
 CAN_FAKE = torch.backends.cuda.is_built() and hasattr(torch._C, "_ensureCUDADeviceGuardSet")
-NEEDS_FAKE_CUDA = pytest.mark.skipif(not CAN_FAKE, reason="needs a PyTorch with CUDA that does without a driver")
-"""Skips a test where nothing can be moved to CUDA without a GPU: builds of PyTorch for CPUs, and all of 2.8."""
+NEEDS_FAKE_CUDA = pytest.mark.skipif(not CAN_FAKE, reason="needs a PyTorch build with CUDA that works without a driver")
+"""Skips a test if PyTorch cannot create CUDA tensors without a GPU: CPU builds, and every build of 2.8."""
 
 
 @contextmanager
 def fake_cuda() -> Iterator[Callable[[Tensor], Tensor]]:
-    """Yields what moves tensors to CUDA within the block; an operation on tensors of two devices raises.
+    """Yield a function that moves tensors to fake CUDA. Operations on tensors of two devices raise.
 
-    Backward passes need a GPU, so gradients that are asked for are zeros.
+    Backward passes need a GPU, so all gradients are zeros.
     """
     gradients = patch("torch.autograd.grad", lambda outputs, inputs, **options: _zeros(inputs))
-    # Whether a prompt is the same as before decides only if its features are computed again.
+    # Methods compare prompts only to decide whether their features must be recomputed.
     unequal = patch("torch.equal", return_value=False)
-    # What was left on the CPU is taken for a tensor there, so that the error names both devices.
+    # Accept real tensors as tensors on the CPU, so that the error names both devices.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with gradients, unequal, mode:
         yield lambda tensor: mode.from_tensor(tensor.detach()).to("cuda")
@@ -38,10 +38,10 @@ def _zeros(inputs: Any) -> tuple[Tensor, ...]:
 
 
 def move_module(module: nn.Module, to_cuda: Callable[[Tensor], Tensor]) -> None:
-    """Moves a module's parameters and buffers, and nothing else of it, as ``module.to("cuda")`` does.
+    """Move only a module's parameters and buffers, like ``module.to("cuda")``.
 
-    That itself can't be used: a module held in two places, such as the image tower that ADAPT's encoder shares with its
-    CLIP, is visited twice, and a parameter without values can't be moved a second time.
+    ``module.to`` would fail: it visits a shared module twice, such as the image tower that ADAPT's encoder shares with
+    its CLIP, and a parameter without values cannot be moved again.
     """
     for owner in module.modules():
         for name, parameter in owner._parameters.items():

@@ -1,4 +1,4 @@
-"""Small trees of ImageNet with its variants, TinyImageNet, ImageCLEF-DA, CIFAR and WILDS's Camelyon17."""
+"""Small copies of ImageNet and its variants, TinyImageNet, ImageCLEF-DA, CIFAR and Camelyon17 of WILDS."""
 
 import pickle
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tests.helpers.single_domain_trees import BY_NAME, IMAGES
 
 @tree
 def cifar(root: Path, name: str) -> None:
-    """CIFAR as torchvision leaves it, with five images of three classes a file."""
+    """Write CIFAR in torchvision's layout, with five images of each of three classes per file."""
     reader = getattr(torchvision.datasets, name)
     names = list(BY_NAME[name].class_names)
     folder = root / reader.base_folder
@@ -34,17 +34,17 @@ FAMILY = {
     "ImageNet-A": ("American robin",),
     "ImageNet-R": ("goldfish",),
 }
-"""The classes of each domain of ImageNet in a small tree."""
+"""Classes of each ImageNet domain in the small tree."""
 
 
 def wnid(class_name: str) -> str:
-    """The folder of a class of ImageNet."""
+    """Look up the folder name (WordNet ID) of an ImageNet class."""
     return {ours: other for other, ours in BY_NAME["ImageNet"].class_spellings.items()}[class_name]
 
 
 @tree
 def imagenet(root: Path, train_and_val: str, variants: Mapping[str, str]) -> None:
-    """ImageNet, and variants where they are said to lie; folders of V2 are numbered."""
+    """Write ImageNet, and its variants in the given folders. ImageNetV2 numbers its class folders."""
     for class_name in CLASSES:
         for part, numbers in (("train", (0, 1, 2)), ("val", (3, 4))):
             folder = root / train_and_val / part / wnid(class_name)
@@ -58,7 +58,7 @@ def imagenet(root: Path, train_and_val: str, variants: Mapping[str, str]) -> Non
 
 @tree
 def tiny_imagenet(root: Path, is_sorted: bool) -> None:
-    """TinyImageNet, its validation images sorted into folders or listed."""
+    """Write TinyImageNet with its validation images in class folders or in a list."""
     ids = ("n01443537", "n01629819", "n12267677")
     folder = root / "tiny-imagenet-200"
     lines = []
@@ -75,7 +75,7 @@ def tiny_imagenet(root: Path, is_sorted: bool) -> None:
 
 @tree
 def image_clef(root: Path, lists: str, prefix: str = "") -> None:
-    """ImageCLEF-DA with lists of a pattern, with {} for the domain."""
+    """Write ImageCLEF-DA with lists named by a pattern, in which {} stands for the domain."""
     for domain in "bcip":
         names = [f"{number:03d}_{i}.jpg" for number in (0, 4, 11) for i in range(IMAGES)]
         write_images(root / domain, names)
@@ -86,7 +86,7 @@ def image_clef(root: Path, lists: str, prefix: str = "") -> None:
 
 
 def wilds(root: Path) -> Path:
-    """Camelyon17 as WILDS leaves it; the first three images of a class train, one validates."""
+    """Write Camelyon17 in the layout of WILDS, with three training images and one validation image per class."""
     folder = root / "camelyon17_v1.0"
     lines = [",patient,node,x_coord,y_coord,tumor,slide,center,split"]
     for hospital in range(5):

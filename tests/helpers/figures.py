@@ -1,4 +1,4 @@
-"""The figure of a run's folder is made by every run, and becomes pixels only where a test looks at it."""
+"""Skip rendering the accuracy figure that every run writes, except in tests that check it."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from PIL import Image
 from fedvlp.callbacks import files
 
 DRAWN = files.accuracy_figure
-"""The function that draws it, as it is without tests."""
+"""The original function that draws the figure."""
 
 
 def _unrendered(*given: Any) -> Figure:
-    """A figure that is saved as one pixel: layout and pixels take longer than a round of training."""
+    """Make a figure that is saved as one pixel, because rendering takes longer than a round of training."""
     figure = DRAWN(*given)
     figure.savefig = lambda file, format: Image.new("RGB", (1, 1)).save(file, format=format)
     return figure
 
 
 def leave_unrendered() -> None:
-    """Lets runs write their figures without pixels, until ``files.accuracy_figure`` is ``DRAWN`` again."""
+    """Skip rendering until ``files.accuracy_figure`` is ``DRAWN`` again."""
     files.accuracy_figure = _unrendered

@@ -1,10 +1,10 @@
-"""Files of tensors that were changed."""
+"""Edits of tensor files."""
 
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
 
 def rewritten(path, change):
-    """Lets ``change`` alter tensors and header of a file in place."""
+    """Apply ``change`` to the tensors and the header of a file, in place."""
     tensors, header = read_tensors(path)
     change(tensors, header)
     write_tensors(path, tensors, header)

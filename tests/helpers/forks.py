@@ -1,4 +1,4 @@
-"""Processes that are copies of the one that tests, so that nothing is imported again."""
+"""Forks of the test process, which need not import anything again."""
 
 import multiprocessing
 import os
@@ -18,24 +18,24 @@ SECONDS = 120  # a generous limit, after which a test fails
 
 
 def fork(task: Callable[..., Any], *arguments: Any, output: Path, **environment: str) -> BaseProcess:
-    """Starts a process that writes what it prints to a file, and ends as the command line would."""
+    """Start a process that prints to a file and exits like the command line."""
     process = multiprocessing.get_context("fork").Process(
         target=_run, args=(task, arguments, output, environment), daemon=True
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads of the tests' process are at rest
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads of the test process are idle
         process.start()
     return process
 
 
 @contextmanager
 def ranks(task: Callable[[], Any], output: Path, count: int = 2) -> Iterator[list[BaseProcess]]:
-    """Starts the processes of one run, as ``torchrun`` would; they print to ``<output>/<rank>.txt``.
+    """Start the processes of one run like ``torchrun``. Each prints to ``<output>/<rank>.txt``.
 
     Args:
-        task: what each of them does.
-        output: a folder.
-        count: how many they are.
+        task: Function that each process runs.
+        output: Folder for the printed output.
+        count: Number of processes.
     """
     output.mkdir(parents=True, exist_ok=True)
     for rank in range(count):
@@ -54,14 +54,14 @@ def ranks(task: Callable[[], Any], output: Path, count: int = 2) -> Iterator[lis
 
 
 def exit_code(process: BaseProcess) -> int | None:
-    """The exit code of a process, once it has ended."""
+    """Wait for a process and return its exit code."""
     process.join(SECONDS)
     return process.exitcode
 
 
 def _run(task: Callable[..., Any], arguments: tuple[Any, ...], output: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests themselves run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with output.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
@@ -76,6 +76,6 @@ def _run(task: Callable[..., Any], arguments: tuple[Any, ...], output: Path, env
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])

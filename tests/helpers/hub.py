@@ -1,4 +1,4 @@
-"""A stand-in for the client of the Hugging Face hub, with the real signatures; its repositories are in memory."""
+"""A fake client of the Hugging Face hub with the real signatures and repositories in memory."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ REVISION = "5" * 40
 
 @dataclass
 class Repository:
-    """A repository: contents of files by path, its only commit, and the fields of its card."""
+    """A repository: file contents by path, its only commit, and the fields of its card."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Repository:
 
 
 class Hub:
-    """The hub of data sets; while the patch lasts, every client asks it.
+    """A hub of data sets that replaces the real one while the patch is active.
 
     Attributes:
-        repositories: Its repositories by name.
-        requests: Repositories and files that clients asked for.
-        sent: Bytes that were sent of each file.
-        error: Raised in place of every answer.
+        repositories: Repositories by name.
+        requests: Repositories and files that clients requested.
+        sent: Bytes sent for each file.
+        error: Error to raise for every request.
         lost: A file that cannot be downloaded.
     """
 
@@ -50,7 +50,7 @@ class Hub:
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda: client)
 
     def add(self, repository: Repository) -> Repository:
-        """Add a repository, or replace the one of that name."""
+        """Add a repository, replacing any with the same name."""
         self.repositories[repository.name] = repository
         return repository
 
@@ -66,7 +66,7 @@ class Hub:
         return SimpleNamespace(sha=found.revision, siblings=files, card_data=found.card)
 
     def _download(self, name: str, file: str, repo_type: str, revision: str, local_dir: Path) -> str:
-        """Write a file into a folder; as the real client, leave a file that is there already."""
+        """Write a file into a folder unless it exists, like the real client."""
         self.requests.append(file)
         if file == self.lost:
             raise OSError("the connection was cut")

@@ -1,4 +1,4 @@
-"""Made-up copies of the data sets that can be downloaded, in the form in which they lie on the hub."""
+"""Made-up copies of the downloadable data sets, in the format used on the hub."""
 
 import io
 import json
@@ -15,13 +15,13 @@ from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub import Hub, Repository
 
 Row = tuple[Any, Any]
-"""Values of the columns of domains and of labels."""
+"""Values of the domain column and of the label column."""
 
 
 def parquet(
     rows: Sequence[Row], domain_column: str = "domain", names: Mapping[str, Sequence[str]] | None = None
 ) -> bytes:
-    """A file of images, each another; ``names`` are those of the numbers in a column."""
+    """Encode a Parquet file of different images. ``names`` maps a column to the names of its numbers."""
     images = [{"bytes": picture(seed), "path": f"pic_{seed}.png"} for seed in range(len(rows))]
     columns = {"image": images, domain_column: [row[0] for row in rows], "label": [row[1] for row in rows]}
     features = {name: {"names": list(given), "_type": "ClassLabel"} for name, given in (names or {}).items()}
@@ -36,20 +36,20 @@ def _rows(domains: Sequence[Any], labels: Sequence[Any], count: int = 1) -> list
 
 
 def pacs() -> dict[str, bytes]:
-    """PACS: domains by name, numbers for labels."""
+    """PACS: domain names and numeric labels."""
     rows = _rows(["sketch", "photo", "cartoon", "art_painting"], range(3), 4)
     return {"train-00000-of-00001": parquet(rows, names={"label": ["dog", "giraffe", "person"]})}
 
 
 def office_home() -> dict[str, bytes]:
-    """OfficeHome: a domain is called otherwise than its folder, and there are two files."""
+    """OfficeHome: two files, and one domain name differs from its folder."""
     rows = _rows(["Art", "Clipart", "Product", "Real World"], range(2), 3)
     content = parquet(rows, names={"label": ["Alarm_Clock", "TV"]})
     return {"train-00000-of-00002": content, "train-00001-of-00002": content}
 
 
 def domain_net() -> dict[str, bytes]:
-    """DomainNet: numbers for domains, in an order that is not the alphabet's, and an official split."""
+    """DomainNet: numeric domains in non-alphabetical order, and an official split."""
     domains = ["sketch", "clipart", "real", "painting", "quickdraw", "infograph"]
     names = {"domain": domains, "label": ["zebra", "The_Eiffel_Tower"]}
     return {
@@ -59,7 +59,7 @@ def domain_net() -> dict[str, bytes]:
 
 
 def fed_isic2019() -> dict[str, bytes]:
-    """Fed-ISIC2019: numbers that the publisher gave centres and classes; the last centres lack a class."""
+    """Fed-ISIC2019: the publisher's numbers for centres and classes. The last two centres lack a class."""
     rows = [row for row in _rows(range(6), range(3), 3) if row not in ((4, 2), (5, 2))]
     return {
         "test-00000-of-00001": parquet(rows[:16], "center"),
@@ -68,7 +68,7 @@ def fed_isic2019() -> dict[str, bytes]:
 
 
 def camelyon17() -> dict[str, bytes]:
-    """Camelyon17: each file numbers its own hospitals only, and calls them by their part."""
+    """Camelyon17: each file numbers only its own hospitals and names them after its part."""
     trains = {"center": ["train-center1", "train-center2", "train-center3"], "label": ["non-tumor", "tumor"]}
     other = {"center": ["validation-center"], "label": ["non-tumor", "tumor"]}
     test = {"center": ["test-center"], "label": ["non-tumor", "tumor"]}
@@ -100,11 +100,11 @@ COUNTS = {
     "FedISIC2019": [12, 12, 12, 12, 8, 8],
     "Camelyon17": [10, 6, 8, 10, 10],
 }
-"""Images of each domain, in the order of the catalog."""
+"""Number of images per domain, in catalog order."""
 
 
 def upload(hub: Hub, name: str) -> Repository:
-    """Puts the copy of a data set on a hub, where its source is."""
+    """Upload the copy of a data set to the repository that is its download source."""
     source = DATA_SETS[name].download_source
     files = {f"data/{stem}.parquet": content for stem, content in FORMS[name]().items()}
     files["README.md"] = b"---\nlicense: unknown\n---\n"
@@ -113,7 +113,7 @@ def upload(hub: Hub, name: str) -> Repository:
 
 
 def as_uploaded(description: Description) -> Description:
-    """Returns the description of a data set with the few classes and counts of its made-up copy."""
+    """Reduce the description of a data set to the classes and counts of its made-up copy."""
     counts = dict(zip(description.domain_counts, COUNTS[description.name], strict=True))
     layouts = tuple(replace(layout, split_counts={}) for layout in description.layouts)
     classes = CLASSES[description.name]

@@ -1,4 +1,4 @@
-"""The synthetic images of ``fedvlp.testing``, under the names by which tests know them."""
+"""Short import path for the synthetic images of ``fedvlp.testing``."""
 
 from fedvlp.testing.runs import CLASSES as CLASSES
 from fedvlp.testing.runs import DOMAINS as DOMAINS

@@ -1,4 +1,4 @@
-"""Runs that are broken off between two rounds."""
+"""Runs that are interrupted between two rounds."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ from fedvlp.training.callback import FederationCallback, RunView
 
 
 class Interrupted(Exception):
-    """Ends a run in place of the user."""
+    """Raised to end a run, like a user's interrupt."""
 
 
 class StopAfter(FederationCallback):
-    """Breaks a run off when so many rounds are done and their checkpoint is written."""
+    """Interrupts a run after the given number of rounds, once their checkpoint is written."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Raises before the round that follows."""
+        """Raise if the given number of rounds is done."""
         if federation.run_state.server.round == self.rounds:
             raise Interrupted

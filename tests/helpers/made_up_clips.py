@@ -1,4 +1,4 @@
-"""A small CLIP with each kind of text tower, with random weights and, where it has not CLIP's, a made-up tokenizer."""
+"""Small CLIPs with random weights, one for each kind of text tower, with made-up tokenizers unless CLIP's fits."""
 
 from copy import deepcopy
 from functools import partial
@@ -29,7 +29,7 @@ TOKENIZERS = {
     "roberta": save_byte_level,
     "nllb": NLLB,
 }
-"""By kind; all others have CLIP's own."""
+"""Tokenizers by kind. All other kinds use CLIP's own."""
 
 SIGLIP = {"no_causal_mask": True, "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}}
 OWN: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": True},
     "qk_norm of all": {"qk_norm": True, "no_causal_mask": True, "pool_type": "first"},
 }
-"""open_clip's own text transformer: options of its config."""
+"""Kinds that use open_clip's own text transformer, with the options of its config."""
 
 BERT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
 ENCODERS = {
@@ -57,15 +57,15 @@ ENCODERS = {
         "cls_pooler",
     ),
 }
-"""Encoders of Hugging Face, and how their tokens are pooled."""
+"""Kinds that use an encoder of Hugging Face, with its config and its pooler."""
 
 KINDS = (*OWN, *ENCODERS)
 
 
 def made_up_clip(kind: str, folder: Path, vision: dict[str, Any] | None = None) -> CLIP:
-    """Returns a CLIP of one of `KINDS`; an empty folder gets its tokenizer and its encoder's config.
+    """Create a CLIP of one of `KINDS`, and save its tokenizer and encoder config in an empty folder.
 
-    The context is of 64 tokens, the text tower of three blocks of width 32; joint features are of width 24.
+    The context has 64 tokens, the text tower three blocks of width 32, and joint features have width 24.
     """
     text = {"context_length": 64, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 3}
     if kind in TOKENIZERS:
@@ -84,7 +84,7 @@ def made_up_clip(kind: str, folder: Path, vision: dict[str, Any] | None = None) 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = open_clip.CustomTextCLIP(**config)
-        # As first made, weights are so small that tokens hardly read each other.
+        # The initial weights are so small that tokens hardly attend to each other.
         for weight in model.text.parameters():
             if weight.ndim > 1:
                 weight.normal_(std=weight.shape[-1] ** -0.5)

@@ -1,4 +1,4 @@
-"""Folders of small CLIPs with random weights, one of each kind, as `local-dir:` names take them."""
+"""Folders of small CLIPs with random weights, one of each kind, for names with `local-dir:`."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def write_folder(kind: str, folder: Path, seed: int = 0) -> Path:
-    """Writes config, weights, tokenizer and encoder's config of a CLIP of a kind into a folder, and returns it."""
+    """Write a CLIP's config, weights, tokenizer and encoder config into a folder and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     config = CONFIGS[kind]
     if kind == "siglip":
@@ -88,11 +88,11 @@ def _random_weights(kind: str, folder: Path, seed: int) -> dict[str, torch.Tenso
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if kind == "coca":
-            # A published file of CoCa's has its caption decoder, too.
+            # Published CoCa files also contain the caption decoder.
             model = open_clip.CoCa(**{name: value for name, value in config.items() if name != "custom_text"})
         else:
             model = build_model(config, folder=folder)
-        # As first made, weights are so small that tokens hardly read each other.
+        # The initial weights are so small that tokens hardly attend to each other.
         for weight in model.parameters():
             if weight.ndim == 2:
                 weight.normal_(std=weight.shape[1] ** -0.5)

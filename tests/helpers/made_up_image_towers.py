@@ -1,4 +1,4 @@
-"""Small CLIPs whose image towers are timm's, with two blocks, for 32 x 32 pixels."""
+"""Small CLIPs with two-block image towers of timm, for 32 x 32 pixels."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedvlp.clip import CLIP, build_model
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 
-# By kind: timm's model, its other options, and open_clip's options of how it is read.
+# By kind: timm's model, its other options, and open_clip's options for pooling and projection.
 VITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "siglip": ("vit_base_patch16_siglip_224", {}, {"timm_pool": "map", "timm_proj": "none"}),
     "biomed": ("vit_base_patch16_224", {"qk_norm": True}, {"timm_pool": "", "timm_proj": "linear"}),
@@ -31,18 +31,18 @@ OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def vision(kind: str) -> dict[str, Any]:
-    """Returns open_clip's `vision_cfg` of a small image tower of a kind; joint features are of width 24."""
+    """Build open_clip's `vision_cfg` for a kind of small image tower. Joint features have width 24."""
     _, _, reading = {**VITS, **OTHERS}[kind]
     return {"timm_model_name": f"made_up_{kind}", "image_size": 32, "timm_proj": "linear", **reading}
 
 
 def image_clip(kind: str) -> CLIP:
-    """Returns a CLIP with such a tower and CLIP's own text tower; all weights of the image tower count."""
+    """Create a CLIP with such a tower and CLIP's own text tower. All weights of the image tower affect its output."""
     text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
     config = {"embed_dim": 24, "vision_cfg": vision(kind), "text_cfg": text}
     clip = CLIP(build_model(config), open_clip.SimpleTokenizer(), config)
     generator = torch.Generator().manual_seed(3)
-    # As timm makes them, some scales are 0 or nearly so.
+    # timm initializes some scales to 0 or almost 0.
     for parameter in clip.model.visual.parameters():
         parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
     return clip

@@ -1,7 +1,7 @@
-"""Small tokenizers of Hugging Face's kinds, saved as a model's folder holds them; they know letters, and few words.
+"""Small tokenizers of Hugging Face, saved as in a model's folder. Their vocabulary has letters and a few words.
 
-A word has the same tokens everywhere for `save_word_piece` and `save_unigram`. For `save_gemma` and `save_byte_level`,
-it has other tokens at the start of a text than inside it.
+With `save_word_piece` and `save_unigram`, a word has the same tokens everywhere. With `save_gemma` and
+`save_byte_level`, its tokens differ between the start and the inside of a text.
 """
 
 import string
@@ -16,7 +16,7 @@ LETTERS = string.ascii_letters + string.digits + string.punctuation + "абвг�
 
 
 def save_word_piece(folder: Path) -> None:
-    """BERT's kind: `[CLS] words [SEP] [PAD] ...`."""
+    """Save a tokenizer like BERT's: `[CLS] words [SEP] [PAD] ...`."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
@@ -31,7 +31,7 @@ def save_word_piece(folder: Path) -> None:
 
 
 def save_unigram(folder: Path, special: tuple[str, ...], template: str, padding: str) -> None:
-    """SentencePiece's kind; `special` are the first tokens by number, `</s>` and `<unk>` among them.
+    """Save a SentencePiece tokenizer. `special` lists the first tokens, including `</s>` and `<unk>`.
 
     The first SigLIP: `("<pad>", "</s>", "<unk>"), "$A </s>", "</s>"`; mT5: the same with the padding `<pad>`;
     XLM-R: `("<s>", "<pad>", "</s>", "<unk>"), "<s> $A </s>", "<pad>"`; NLLB: `"eng_Latn $A </s>"`.
@@ -50,7 +50,7 @@ def save_unigram(folder: Path, special: tuple[str, ...], template: str, padding:
 
 
 def save_gemma(folder: Path) -> None:
-    """Gemma's kind, of SigLIP 2: pairs of characters are merged; a text's first word has no `▁`, which is a space."""
+    """Save a tokenizer like Gemma's (SigLIP 2): it merges characters, and the first word lacks `▁`, a space."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     merges = _merges(WORDS, "▁")
     vocabulary = _numbered([*special, "▁", *LETTERS, *"".join(WORDS)], merges)
@@ -64,7 +64,7 @@ def save_gemma(folder: Path) -> None:
 
 
 def save_byte_level(folder: Path) -> None:
-    """RoBERTa's kind: pairs of bytes are merged; a text's first word has no `Ġ`, which is a space."""
+    """Save a tokenizer like RoBERTa's: it merges bytes, and the first word lacks `Ġ`, a space."""
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     merges = _merges(["".join(part for part, _ in as_bytes.pre_tokenize_str(word)) for word in WORDS], "Ġ")
@@ -78,7 +78,7 @@ def save_byte_level(folder: Path) -> None:
 
 
 def _merges(words: Sequence[str], space: str) -> list[tuple[str, str]]:
-    """Merges that make each word, letter by letter, and then each word behind a space."""
+    """List the merges that build each word letter by letter, and then each word after a space."""
     letters = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
     return list(dict.fromkeys([*letters, *((space, word) for word in words)]))
 

@@ -1,4 +1,4 @@
-"""Every option of a class, as its signature lists them, each with another value; and what a change of one changes."""
+"""Options of classes, other values for them, and the differences that a resume reports."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +11,14 @@ from fedvlp.utils.digests import constructor_arguments
 
 
 def options_of(kind: type) -> list[str]:
-    """Returns the names of all that a class can be given, by itself or through ``**options``."""
+    """List the names of a class's options, including options passed through ``**options``."""
     return list(constructor_arguments(kind))
 
 
 def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
-    """Returns the value given for an option, or another number or truth value than its default.
+    """Choose an option's value from ``values``, or else a number or bool that differs from its default.
 
-    An option whose default is neither fails until a value is given for it.
+    Fails if ``values`` lacks an option that has another type of default.
     """
     if name in values:
         return values[name]
@@ -30,11 +30,11 @@ def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
 
 
 def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
-    """Returns the names of what a resume finds different in the descriptions of two runs."""
-    return {line.partition(":")[0] for line in differences(remove_clip_source(one), remove_clip_source(other))}
+    """List the names of the differences that a resume finds between two runs' descriptions."""
+    return {line.partition(":")[0] for line in differences(comparable(one), comparable(other))}
 
 
 def record(description: Mapping[str, Any], data: Mapping[str, Any] | None = None, rounds: int = 3) -> Record:
-    """Returns what a table reads of a run of this description."""
+    """Create the record, as read by tables, of a run with this description."""
     ended = {"held_out": ["ink"], "rounds": rounds, "accuracy": {}, "versions": {}, "data": data or {}}
     return Record.from_summary(Path("run"), {**description, **ended})

@@ -1,7 +1,7 @@
-"""Makes a test fail that writes anything outside its temporary folders.
+"""Fail a test that writes anything outside its temporary folders.
 
 Importing this module gives the process, and all processes it starts, an empty home folder. Import it before packages
-that look for their folders when they are imported. Then register a `Guard` with pytest.
+that determine their folders during import. Then register a `Guard` with pytest.
 """
 
 import atexit
@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-# Variables that say where packages keep their files; without them all of these lie in the home folder.
+# Variables that set where packages store their files. Without them, all files are stored in the home folder.
 FOLDER_VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "TORCH_HOME")
 FOLDER_PREFIXES = ("XDG_", "WANDB_")
 
-# Audit events of calls that write, and which of their arguments is the path that is written.
+# Audit events of calls that write, and the index of the argument that is the written path.
 WRITTEN_ARGUMENT = {"open": 0, "os.mkdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 DEVICES = ("/dev", "/proc")
@@ -28,7 +28,7 @@ MOST_NAMED = 10
 
 
 def _temporary_home() -> Path:
-    """Puts an empty home folder in the environment until the process ends."""
+    """Put an empty home folder into the environment until the process ends."""
     os.environ["PYTHONUSERBASE"] = site.getuserbase()  # packages may be installed there
     for name in list(os.environ):
         if name in FOLDER_VARIABLES or name.startswith(FOLDER_PREFIXES):
@@ -40,7 +40,7 @@ def _temporary_home() -> Path:
     home.mkdir()
     os.environ["HOME"] = str(home)
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        os.environ["MPLCONFIGDIR"] = str(Path(made, "matplotlib"))  # where it writes a list of fonts if there is none
+        os.environ["MPLCONFIGDIR"] = str(Path(made, "matplotlib"))  # matplotlib writes a missing list of fonts there
     return home
 
 
@@ -48,14 +48,14 @@ HOME = _temporary_home()
 
 
 class Guard:
-    """A plugin of pytest that watches where tests write.
+    """A pytest plugin that checks where tests write.
 
-    What this process opens for writing, makes, moves or links is seen wherever it lies. What other processes and
-    compiled code write is seen if it lies in the home folder or is a new name in the repository's root.
+    It detects every path that this process opens for writing, creates, moves or links. It detects files of other
+    processes and of compiled code only in the home folder, or as new names in the repository's root.
 
     Args:
         root: The repository's root.
-        config: What pytest is run with.
+        config: Configuration of pytest.
     """
 
     def __init__(self, root: Path, config: pytest.Config) -> None:
@@ -70,7 +70,7 @@ class Guard:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def _watched(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Fails after a phase of a test if something was written outside; if the phase fails itself, after the next."""
+        """Fail after a phase of a test that wrote outside. If the phase itself fails, fail after the next."""
         self._watching = True
         try:
             result = yield
@@ -85,7 +85,7 @@ class Guard:
     pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _watched
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Notes a path that is written outside."""
+        """Record a path that is written outside."""
         if not self._watching or event not in WRITTEN_ARGUMENT:
             return
         if event == "open" and not arguments[2] & WRITING:
@@ -99,13 +99,13 @@ class Guard:
             self._written.append(path)
 
     def _is_outside(self, path: str) -> bool:
-        """Tells whether a path lies outside temporary folders. The root and the home may lie in a temporary folder."""
-        if "__pycache__" in path or _lies_in(path, *DEVICES, *self._given):
+        """Check whether a path is outside temporary folders, or in the root or home, which may be temporary too."""
+        if "__pycache__" in path or _is_inside(path, *DEVICES, *self._given):
             return False
-        return _lies_in(path, self._root, self._home) or not _lies_in(path, self._temporary)
+        return _is_inside(path, self._root, self._home) or not _is_inside(path, self._temporary)
 
     def _found(self) -> list[str]:
-        """Returns what was written outside since the last call, and empties the home folder."""
+        """List the paths written outside since the last call, and empty the home folder."""
         found = self._written
         self._written = []
         for name in os.listdir(self._home):
@@ -122,7 +122,7 @@ class Guard:
 
 
 def _given_folder(config: pytest.Config) -> list[str]:
-    """Returns the folder for temporary folders that pytest was given, if it was given one."""
+    """List the folder that pytest's ``--basetemp`` sets for temporary folders, if any."""
     given = config.getoption("basetemp")
     if given is None:
         return []
@@ -130,6 +130,5 @@ def _given_folder(config: pytest.Config) -> list[str]:
     return [str(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)]
 
 
-def _lies_in(path: str, *folders: str) -> bool:
-    """Tells whether a path is one of some folders or lies in one."""
+def _is_inside(path: str, *folders: str) -> bool:
     return any(path == folder or path.startswith(folder + os.sep) for folder in folders)

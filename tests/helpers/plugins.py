@@ -1,4 +1,4 @@
-"""Packages that are installed by being written down: their files and their metadata, in a folder on the path."""
+"""Packages that tests install by writing their files and metadata into a folder on the path."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from fedvlp.utils import plugins
 def install(
     site: Path, package: str, version: str, groups: Mapping[str, Mapping[str, str]], files: Mapping[str, str]
 ) -> None:
-    """Writes a package as an installer does, so that the interpreter finds it and its entry points.
+    """Write a package like an installer, so that Python finds it and its entry points.
 
     Args:
-        site: A folder on the path.
-        package: The name under which it is installed.
-        version: Its version.
-        groups: The entry points of each group, by name.
-        files: Its files by their paths.
+        site: Folder on the path.
+        package: Name of the package.
+        version: Version of the package.
+        groups: Entry points by group and name.
+        files: Contents of the files by path.
     """
     for name, text in files.items():
         path = site / name
@@ -38,10 +38,10 @@ def install(
 
 @contextmanager
 def on_the_path(site: Path) -> Iterator[Path]:
-    """Lets packages be imported from a folder in the block, and forgets modules that are single files after it.
+    """Make a folder importable within the block, and forget its single-file modules afterwards.
 
-    Other packages stay imported, and need a name of their own in each test: the parser looks through all subclasses
-    that there are, and imports the packages that they lie in.
+    Packages with folders stay imported and need a different name in each test: the parser searches all existing
+    subclasses and imports their packages.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)

@@ -1,4 +1,4 @@
-"""Predictions that no model made."""
+"""Random predictions for tests."""
 
 import numpy as np
 import torch
@@ -7,25 +7,25 @@ from fedvlp.core.predictions import Predictions
 
 
 def draw(images, states=1, classes=5, clients=(), seed=0, right=0.6):
-    """Returns predictions of unequal classes that are right with this probability, as sure as they come."""
+    """Draw predictions of imbalanced classes that are right with probability ``right``."""
     generator = torch.Generator().manual_seed(seed)
     labels = (classes * torch.rand(images, generator=generator) ** 2).int()
     other = torch.randint(classes, (states, images), generator=generator).int()
     is_right = torch.rand(states, images, generator=generator) < right
-    confidence = 1 - torch.rand(states, images, generator=generator) ** 3  # some are 1 exactly, or nearly
+    confidence = 1 - torch.rand(states, images, generator=generator) ** 3  # some are exactly or almost 1
     predicted = torch.where(is_right, labels, other)
     return Predictions(labels.numpy(), predicted.numpy(), confidence.numpy(), tuple(clients))
 
 
 def chosen(predictions, order):
-    """Returns the predictions of these images, in this order; an image may stand there several times."""
+    """Select predictions by image index, in this order. An index may be repeated."""
     predicted = predictions.predicted.take(order, axis=1)
     confidence = predictions.confidence.take(order, axis=1)
     return Predictions(predictions.labels[order], predicted, confidence, predictions.clients)
 
 
 def renamed(predictions, classes):
-    """Returns the predictions with other numbers for the classes."""
+    """Renumber the classes of predictions."""
     classes = np.int32(classes)
     predicted = classes[predictions.predicted]
     return Predictions(classes[predictions.labels], predicted, predictions.confidence, predictions.clients)

@@ -1,4 +1,4 @@
-"""A federation of seven clients of different sizes, as a program that each of several processes runs."""
+"""A program that trains a federation of seven clients of different sizes, run by several processes."""
 
 import sys
 from pathlib import Path
@@ -9,14 +9,14 @@ from tests.helpers.toy_federation import PersonalBias, Points, federation, file_
 
 
 def finished(folder: Path, **options):
-    """A finished run with personal tensors and optimizers that remember."""
+    """Train a federation with personal tensors and stateful optimizers."""
     made = federation(folder, rounds=3, cohort_size=5, reset_optimizer=False, **file_callbacks(), **options)
     made.fit(PersonalBias(), Points(clients=7))
     return made
 
 
 def main(folder: Path, num_nodes: int) -> None:
-    """Runs in two processes of as many nodes, with what stays on clients in memory and on disk."""
+    """Train in two processes on ``num_nodes`` nodes, once with client state in memory and once on disk."""
     spread = {"devices": 2 // num_nodes, "num_nodes": num_nodes, "strategy": "ddp"}
     for on_disk in (False, True):
         run = finished(folder / str(on_disk), personal_on_disk=on_disk, **spread)

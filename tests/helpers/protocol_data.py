@@ -1,4 +1,4 @@
-"""Images of six classes in three domains, enough to keep classes and domains from training."""
+"""Images of six classes in three domains, enough to hold out classes and domains."""
 
 from collections.abc import Mapping
 
@@ -11,23 +11,23 @@ COUNTS = {"ink": (10, 8, 12, 6, 10, 9), "paint": (5, 9, 7, 10, 8, 6), "photo": (
 
 
 class SixClasses(FederatedDataModule):
-    """Bars at a height that tells the class, in a colour that tells the domain, under noise."""
+    """Bars under noise: their height encodes the class, and their colour the domain."""
 
     class_list = CLASSES
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         domains: dict[str, Images] = {}
-        for place, (name, counts) in enumerate(COUNTS.items()):
+        for channel, (name, counts) in enumerate(COUNTS.items()):
             labels = np.repeat(np.arange(len(counts)), counts)
-            pixels = np.random.default_rng(place).integers(0, 120, (len(labels), 24, 24, 3), dtype=np.uint8)
+            pixels = np.random.default_rng(channel).integers(0, 120, (len(labels), 24, 24, 3), dtype=np.uint8)
             for row, label in enumerate(labels):
-                pixels[row, 4 * label : 4 * label + 4, :, place] = 250
+                pixels[row, 4 * label : 4 * label + 4, :, channel] = 250
             domains[name] = ArrayImages(pixels, labels, [f"{name}/{i}" for i in range(len(labels))])
         return domains, self.class_list
 
 
 class OtherNames(SixClasses):
-    """The same drawings as another data set, whose classes have other names."""
+    """Another data set with the same images, but different class names."""
 
     class_list = [f"big {name}" for name in CLASSES]  # noqa: RUF012
 

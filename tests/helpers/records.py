@@ -1,4 +1,4 @@
-"""Records of finished runs that never took place."""
+"""Made-up records of finished runs."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ NAMES = {"FedCLIP": "fed_clip", "FedOTP": "fed_otp"}
 
 
 def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="PromptFL", baseline=40.0, **other):
-    """Returns a run whose held-out accuracy was ``value`` after the last round and ``best`` in the best one."""
+    """Create a record with held-out accuracy ``value`` after the last round and ``best`` in the best round."""
     domains = (held_out,) if isinstance(held_out, str) else tuple(held_out)
     scores = {"zero-shot CLIP": baseline, "last round (3)": value, "best on source validation (2)": best or value}
     fields = {
@@ -57,13 +57,13 @@ def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="Prompt
 
 
 def accuracies(held_out, score):
-    """Returns a row in which all held-out domains have one accuracy."""
+    """Create a row that has the same accuracy for all held-out domains."""
     validation = {"validation/photo": 1.0, "validation": 1.0}
     return validation | {f"held_out/{domain}": score for domain in held_out}
 
 
 def write_summary(folder, run):
-    """Writes the summary of a made-up run, as one that ended leaves it."""
+    """Write the summary of a made-up run, like a finished run."""
     folder.mkdir(parents=True)
     summary = {
         "model": {

@@ -1,4 +1,4 @@
-"""Folders of finished runs that never took place, with the files that a run writes."""
+"""Folders of made-up finished runs, with the files that a run writes."""
 
 import csv
 
@@ -9,12 +9,12 @@ from tests.helpers.records import make_record, write_summary
 DOMAINS = ("cartoon", "photo", "sketch")
 
 
-def write_run(  # noqa: PLR0913 (each argument is a part of a run)
+def write_run(  # noqa: PLR0913 (each argument describes part of a run)
     parent, values, held_out="photo", seed=0, method="TRIP", options=None, parameters=100, domains=DOMAINS, data=None
 ):
-    """Writes a run with these held-out accuracies, one for each round; source validation is one better throughout.
+    """Write a run with one held-out accuracy per round. Accuracy on source validation is always one point higher.
 
-    Zero-shot CLIP has 40 on held-out images and 41 on source validation. Without rounds it is the run's only row.
+    Zero-shot CLIP has 40 on held-out images and 41 on source validation, and is the only row without rounds.
 
     Returns:
         The run's folder.
@@ -49,13 +49,13 @@ def write_run(  # noqa: PLR0913 (each argument is a part of a run)
 
 
 def accuracies(value, held_out, domains):
-    """Returns a row with this held-out accuracy."""
+    """Create a row with this held-out accuracy."""
     validation = {f"validation/{name}": value + 1 for name in domains if name != held_out}
     return validation | {"validation": value + 1, f"held_out/{held_out}": value, "held_out": value}
 
 
 def accuracy_rows(values, held_out, domains):
-    """Returns the rows of the table at the end of a run."""
+    """Create the rows of the table printed at the end of a run."""
     rows = {"zero-shot CLIP": accuracies(40.0, held_out, domains)}
     if values:
         best = values.index(max(values))
@@ -65,7 +65,7 @@ def accuracy_rows(values, held_out, domains):
 
 
 def write_metrics(path, history):
-    """Writes a row for each round."""
+    """Write one row per round."""
     rows = [{"round": number, "total_bytes": 8.0, **row} for number, row in enumerate(history, start=1)]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))

@@ -1,4 +1,4 @@
-"""Runs that are made of a method's config as the command line makes them, small enough for tests."""
+"""Small runs from a method's config, created like on the command line."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fedvlp.utils.config_files import configs_folder
 
 
 def short_fit(image_root: Path, folder: Path) -> list[str]:
-    """Returns what ``fedvlp fit`` needs besides a method, of a short run that leaves its files in a folder."""
+    """List the arguments of a short ``fedvlp fit``, except the method, that writes its files to a folder."""
     return [
         "--config=folders",
         f"--data.root={image_root}",
@@ -23,12 +23,12 @@ def short_fit(image_root: Path, folder: Path) -> list[str]:
 
 
 def make_run(image_root: Path, folder: Path, method: str, *arguments: str) -> FederationCLI:
-    """Returns module, data and federation of a run on the tiny CLIP, not yet trained.
+    """Create the module, data and federation of an untrained run on the tiny CLIP.
 
     Args:
-        image_root: The folder of images.
-        folder: Gets the cache and the run folder.
-        method: The name of its config.
-        arguments: More arguments of the command line, which win over those given here.
+        image_root: Folder of images.
+        folder: Folder for the cache and the run folder.
+        method: Name of the method's config.
+        arguments: More command-line arguments, which override the defaults.
     """
     return small_run(image_root, folder, [f"--config={configs_folder() / 'methods' / method}.yaml"], *arguments)

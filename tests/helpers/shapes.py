@@ -1,10 +1,9 @@
-"""Checks every annotated type and tensor shape of the package while tests run; off in production, at no cost.
+"""Check every annotated type and tensor shape of the package during tests, at no cost in production.
 
-Axis names are those of `fedvlp`'s docstring. An axis has one size within a call: `Float[Tensor, "B d"]` beside
+`fedvlp`'s docstring explains the axis names. An axis has one size within a call: `Float[Tensor, "B d"]` together with
 `Float[Tensor, "B C"]` fails if the two batches differ.
 
-Within a test the first calls of a function are checked, up to `CHECKED_CALLS`: more of the same cost a tenth of the
-time.
+Each test checks only the first `CHECKED_CALLS` calls of a function. Checking all calls would cost a tenth of the time.
 """
 
 import random
@@ -26,29 +25,29 @@ from jaxtyping import _import_hook
 
 from fedvlp.utils import ranges  # the only module that is not checked, since its types are needed for the checks
 
-# A check of a list looks at one item, drawn at random: from a generator of its own, or code that draws from Python's
-# global generator would see other numbers in tests than in production.
+# beartype checks one random item of a list. A separate generator keeps Python's global random numbers the same in tests
+# and in production.
 for name, module in list(sys.modules.items()):
     if name.startswith("beartype.") and hasattr(module, "getrandbits"):
         module.getrandbits = random.Random(0).getrandbits
 
-# Lightning writes some of its types, such as `OptimizerCallable`, in the older spelling.
+# Lightning writes some types, such as `OptimizerCallable`, in the older spelling.
 warnings.filterwarnings("ignore", category=BeartypeDecorHintPep585DeprecationWarning)
 
 CHECKED_CALLS = 10
-"""How many calls of a function are checked in a test, and how many before the first test."""
+"""Number of checked calls per function in each test, and before the first test."""
 
-_current = 0  # the test whose calls are counted
+_current = 0  # number of the running test
 
 PLAIN_NUMBERS = {
     kind: int if issubclass(kind, int) else float | int
     for kind in vars(ranges).values()
     if isinstance(kind, type) and issubclass(kind, (int, float))
 }
-"""What Python callers pass where an annotation is one of the parser's number types."""
+"""Types that Python callers pass for the parser's number types."""
 
-CONSTRUCTORS_AS_THEY_ARE = ("fedvlp.methods.", "fedvlp.core.module")
-"""Where Lightning collects hyperparameters from the frames of constructors, among which there may be no other."""
+UNCHECKED_CONSTRUCTORS = ("fedvlp.methods.", "fedvlp.core.module")
+"""Modules whose constructors Lightning reads hyperparameters from. A wrapper's frame would break that."""
 
 check = beartype(
     conf=BeartypeConf(
@@ -57,23 +56,23 @@ check = beartype(
         violation_type=jaxtyping.TypeCheckError,
     )
 )
-"""Checks a function's arguments and result; an int may stand for a float, as PEP 484 has it."""
+"""Checks a function's arguments and result. As in PEP 484, an int is accepted as a float."""
 
 same_axes = partial(jaxtyping.jaxtyped, "context")
 """Opens a block in which an axis has one size."""
 
 
 def checked(function: Any) -> Any:
-    """Returns a function with its checks, which are made at its first call: a process calls a few of thousands.
+    """Wrap a function in checks, which are built at its first call, because a process calls few of its functions.
 
-    By then all names in annotations are defined. Of a class, the constructor that a dataclass was given is checked;
-    its other functions are handed over one by one.
+    At that time, all names in annotations are defined. For a class, only a dataclass's generated constructor is
+    wrapped; the import hook passes all other functions one by one.
     """
     if isinstance(function, type):
         if is_dataclass(function) and "__init__" in vars(function) and not hasattr(function.__init__, "__wrapped__"):
             function.__init__ = checked(function.__init__)
         return function
-    if function.__name__ == "__init__" and function.__module__.startswith(CONSTRUCTORS_AS_THEY_ARE):
+    if function.__name__ == "__init__" and function.__module__.startswith(UNCHECKED_CONSTRUCTORS):
         return function
     checks = None
     test = None
@@ -96,7 +95,7 @@ def checked(function: Any) -> Any:
 
 
 def _with_checks(function: FunctionType) -> Callable[..., Any]:
-    """Returns a copy of a function that checks its arguments and its result."""
+    """Copy a function and add checks of its arguments and its result."""
     copy = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -116,7 +115,7 @@ def _with_checks(function: FunctionType) -> Callable[..., Any]:
 
 
 def _resolved(hint: Any, function: FunctionType) -> Any:
-    """Returns the type that is meant by an annotation; Any where it names what exists for type checkers alone."""
+    """Resolve an annotation to a type, or to Any if its names exist only for type checkers."""
     try:
         return get_type_hints(SimpleNamespace(__annotations__={"hint": hint}), function.__globals__, None, True)["hint"]
     except Exception:
@@ -124,26 +123,25 @@ def _resolved(hint: Any, function: FunctionType) -> Any:
 
 
 def _has_axes(hint: Any) -> bool:
-    """Whether a shape stands anywhere in a type."""
+    """Check whether a type contains a tensor shape."""
     if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
         return True
     return any(map(_has_axes, hint if isinstance(hint, list) else get_args(hint)))
 
 
 def _jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Stands in for the decorator that jaxtyping's import hook puts on everything.
+    """Replace the decorator that jaxtyping's import hook applies.
 
-    Its own makes two functions of source text for each function when a module is imported, leaves out annotations that
-    name what is defined below, and takes 15 microseconds a call where nothing has a shape.
+    The original compiles two functions from source text per function at import, skips annotations with names that are
+    defined later, and takes 15 microseconds per call even without shapes.
     """
     return typechecker
 
 
 def _get_code(loader: SourceFileLoader, name: str) -> Any:
-    """Returns a module's code with decorators, whose bytecode has a name of its own.
+    """Compile a module with decorators, and cache its bytecode under a separate name.
 
-    jaxtyping gives that name to all bytecode while the module runs, that of PyTorch and others which it imports, too:
-    they would be compiled for tests once more.
+    jaxtyping also uses that name for all modules imported meanwhile, such as PyTorch, so tests would recompile them.
     """
     name_of_bytecode = partial(_import_hook._optimized_cache_from_source, loader._typechecker.get_hash())
     with patch("importlib._bootstrap_external.cache_from_source", name_of_bytecode):
@@ -157,14 +155,14 @@ jaxtyping.install_import_hook("fedvlp", "tests.helpers.shapes.checked")
 
 
 def begin_test() -> None:
-    """Lets the first calls of every function be checked again."""
+    """Check the first calls of every function again."""
     global _current
     _current += 1
 
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Lets a block pass what annotations forbid, to see how the package itself refuses it."""
+    """Disable the checks within a block, to test how the package itself rejects wrong types."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         yield

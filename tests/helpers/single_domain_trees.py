@@ -1,4 +1,4 @@
-"""Small trees of the data sets of one domain, as CoOp's scripts and as torchvision leave them."""
+"""Small copies of the single-domain data sets, in the layouts of CoOp's scripts and of torchvision."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,21 +12,21 @@ from fedvlp.catalog.description import DESCRIPTIONS
 from tests.helpers.benchmark_trees import tree, write_images
 
 IMAGES = 5
-"""Of each class: of CoOp's split 0, 1 and 2 train, 3 validates and 4 tests."""
+"""Images per class. In CoOp's split, 0 to 2 are for training, 3 for validation and 4 for testing."""
 COOP_PARTS = {"train": (0, 1, 2), "val": (3,), "test": (4,)}
 BY_NAME = {known.name: known for known in DESCRIPTIONS}
 
 
 @dataclass(frozen=True)
-class Kept:
-    """How a data set of one domain is kept.
+class Layout:
+    """Files of a single-domain data set.
 
     Attributes:
-        classes: three of its classes and what its publisher calls them in paths.
-        images: the folder that paths are relative to in CoOp's split.
-        path: of an image, with {c} for the publisher's class, {i} for its number, which is unique in the data set, and
-            {part} for the folder of cars that it is in.
-        split_file: CoOp's split.
+        classes: Three of its classes, and the publisher's names for them in paths.
+        images: Folder that the paths of CoOp's split are relative to.
+        path: Path of an image, with {c} for the publisher's class, {i} for its number in the data set, and {part} for
+            the folder of cars.
+        split_file: File of CoOp's split.
     """
 
     classes: Mapping[str, str]
@@ -35,7 +35,7 @@ class Kept:
     split_file: str = ""
 
 
-KEPT = {
+LAYOUTS = {
     "Caltech101": Kept(
         {"motorbike": "Motorbikes", "airplane": "airplanes", "yin_yang": "yin_yang"},
         "101_ObjectCategories", "{c}/image_{i:04d}.jpg", "split_zhou_Caltech101.json",
@@ -85,10 +85,10 @@ class Image:
     """One image of a small tree.
 
     Attributes:
-        class_name: its class, as we call it.
-        number: which of its class it is.
-        path: below the folder that CoOp's paths are relative to.
-        unique: its number in the whole data set, from 1.
+        class_name: Name of its class in fedvlp.
+        number: Its number within the class, from 0.
+        path: Path below the folder that CoOp's paths are relative to.
+        unique: Its number in the whole data set, from 1.
     """
 
     class_name: str
@@ -98,40 +98,39 @@ class Image:
 
 
 def images_of(name: str) -> list[Image]:
-    """The images of a small tree, class by class."""
-    kept = KEPT[name]
+    """List the images of a small tree, class by class."""
+    layout = LAYOUTS[name]
     images = []
-    for class_name, called in kept.classes.items():
+    for class_name, called in layout.classes.items():
         for number in range(IMAGES):
             unique = len(images) + 1
             part = "cars_test" if number == 4 else "cars_train"
-            images.append(Image(class_name, number, kept.path.format(c=called, i=unique, part=part), unique))
+            images.append(Image(class_name, number, layout.path.format(c=called, i=unique, part=part), unique))
     return images
 
 
 def label(name: str, image: Image) -> int:
-    """The label of an image, from 0."""
+    """Look up the label of an image, from 0."""
     return BY_NAME[name].class_names.index(image.class_name)
 
 
 def write_all(name: str, folder: Path) -> None:
-    """Writes all images of a small tree."""
-    write_images(folder / KEPT[name].images, [image.path for image in images_of(name)])
+    write_images(folder / LAYOUTS[name].images, [image.path for image in images_of(name)])
 
 
 @tree
 def coop(root: Path, name: str, folder: str) -> None:
-    """A data set as CoOp's scripts leave it."""
+    """Write a data set in the layout of CoOp's scripts."""
     write_all(name, root / folder)
     split = {}
     for part, numbers in COOP_PARTS.items():
         split[part] = [[x.path, label(name, x), x.class_name] for x in images_of(name) if x.number in numbers]
-    (root / folder / KEPT[name].split_file).write_text(json.dumps(split), encoding="utf-8")
+    (root / folder / LAYOUTS[name].split_file).write_text(json.dumps(split), encoding="utf-8")
 
 
 @tree
 def without_split(root: Path, name: str, folder: str) -> None:
-    """The images alone."""
+    """Write only the images of a data set."""
     write_all(name, root / folder)
 
 
@@ -139,7 +138,7 @@ def without_split(root: Path, name: str, folder: str) -> None:
 def listed(
     root: Path, name: str, folder: str, lists: Mapping[str, tuple[int, ...]], line: Callable[[Image], str]
 ) -> None:
-    """Images beside lists, each with the images of some numbers."""
+    """Write a data set with lists, each of the images with the given numbers."""
     write_all(name, root / folder)
     for file, numbers in lists.items():
         lines = [f"{line(image)}\n" for image in images_of(name) if image.number in numbers]
@@ -148,7 +147,7 @@ def listed(
 
 
 def food101(root: Path) -> Path:
-    """Food-101 as torchvision leaves it."""
+    """Write Food-101 in torchvision's layout."""
     write_all("Food101", root / "food-101")
     (root / "food-101" / "meta").mkdir()
     for split, numbers in (("train", (0, 1, 2, 3)), ("test", (4,))):
@@ -161,7 +160,7 @@ def food101(root: Path) -> Path:
 
 
 def stanford_cars(root: Path) -> Path:
-    """Stanford Cars as torchvision leaves it; an image trains or tests by the folder that it is in."""
+    """Write Stanford Cars in torchvision's layout. The folder of an image determines its split."""
     folder = root / "stanford_cars"
     write_all("StanfordCars", folder)
     (folder / "devkit").mkdir()
@@ -178,7 +177,7 @@ def stanford_cars(root: Path) -> Path:
 
 
 def flowers102(root: Path) -> Path:
-    """Oxford Flowers as torchvision leaves it."""
+    """Write Oxford Flowers in torchvision's layout."""
     folder = root / "flowers-102"
     write_all("Flowers102", folder)
     images = images_of("Flowers102")
@@ -190,8 +189,8 @@ def flowers102(root: Path) -> Path:
 
 
 def sun397(root: Path) -> Path:
-    """SUN397 as torchvision leaves it."""
+    """Write SUN397 in torchvision's layout."""
     write_all("SUN397", root)
-    lines = [f"/{called}\n" for called in KEPT["SUN397"].classes.values()]
+    lines = [f"/{called}\n" for called in LAYOUTS["SUN397"].classes.values()]
     (root / "SUN397" / "ClassName.txt").write_text("".join(lines), encoding="utf-8")
     return root

@@ -1,4 +1,4 @@
-"""Steps that slow references have in common, and what they are compared with."""
+"""Shared steps of slow reference implementations, and assertions that compare with them."""
 
 from collections.abc import Iterable
 
@@ -13,17 +13,16 @@ CLASSES = ["red circle", "star", "big square"]
 
 
 def unit(vector: Tensor) -> Tensor:
-    """Returns a vector at the length one."""
     return vector / vector.square().sum().sqrt()
 
 
 def cosine(one, other):
-    """Returns the cosine of the angle between two vectors, of PyTorch or of NumPy."""
+    """Compute the cosine similarity of two vectors of PyTorch or NumPy."""
     return one @ other / (one @ one) ** 0.5 / (other @ other) ** 0.5
 
 
 def slow_texts(clip, prompts, deeper=None, names=CLASSES) -> list[Tensor]:
-    """The text features under a prompt [L, D] or one for each class, each class in a sequence of its own."""
+    """Encode one class at a time, with a prompt [L, D] or a prompt for each class [C, L, D]."""
     features = []
     for name, prompt in zip(names, prompts if prompts.ndim == 3 else [prompts] * len(names), strict=True):
         encoder = PromptedTextEncoder(clip, [name], prompt_length=len(prompt), layout="plain")
@@ -32,12 +31,12 @@ def slow_texts(clip, prompts, deeper=None, names=CLASSES) -> list[Tensor]:
 
 
 def slow_logits(clip, feature, texts) -> Tensor:
-    """The logits of an image's feature, one class after another."""
+    """Compute the logits of an image's feature, one class at a time."""
     return torch.stack([clip.logit_scale * cosine(feature, text) for text in texts])
 
 
 def slow_cross_entropy(clip, features, texts, labels) -> Tensor:
-    """The mean cross-entropy, one image after another; ``texts`` are of the classes."""
+    """Compute the mean cross-entropy, one image at a time. ``texts`` has one feature per class."""
     pairs = zip(features, labels.tolist(), strict=True)
     terms = [-slow_logits(clip, feature, texts).log_softmax(0)[label] for feature, label in pairs]
     return sum(terms) / len(terms)
@@ -45,15 +44,16 @@ def slow_cross_entropy(clip, features, texts, labels) -> Tensor:
 
 @torch.no_grad()
 def spread(tensors: Iterable[Tensor], deviation: float) -> None:
-    """Moves tensors by noise, so that all of them matter."""
+    """Add noise to tensors, so that all of them affect the result."""
     for tensor in tensors:
         tensor.add_(deviation * torch.randn_like(tensor))
 
 
 def assert_same(loss, expected, tensors, others=None) -> tuple[Tensor, ...]:
-    """Fails unless two losses are equal, and their gradients of some tensors; the second may have tensors of its own.
+    """Assert that two losses and their gradients are equal. ``others`` are the second loss's tensors, if different.
 
-    Returns the second's gradients.
+    Returns:
+        Gradients of the second loss.
     """
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5, check_dtype=False)
     found = torch.autograd.grad(loss, tensors)
@@ -65,12 +65,12 @@ def assert_same(loss, expected, tensors, others=None) -> tuple[Tensor, ...]:
 
 
 def assert_step(module, images, labels, expected) -> None:
-    """Fails unless a training step has this loss, and its gradients, none of them zero, for all that is trained."""
+    """Assert that a training step has this loss and its gradients, nonzero for every trained tensor."""
     loss = module.training_step((images, labels), 0)
     wanted = assert_same(loss, expected, list(module.trainable_by_name().values()))
     assert all(gradient.any() for gradient in wanted)
 
 
 def begin(module, client: int, phase: int = 0, *, round: int = 0, domain: int = 0) -> None:
-    """Starts a client's local training, with images as good as any."""
+    """Start a client's local training, as if it had four images."""
     module.start_client(RoundContext(round, module.configure_phases()[phase], Client(client, domain, 4)))

@@ -1,4 +1,4 @@
-"""Stand-ins for the processes of a sweep and for their runs."""
+"""Fake runs and processes of a sweep."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from fedvlp.tools.sweep.jobs import Job, Status
 
 
 def fake_run(arguments: Sequence[str]) -> int:
-    """End a run in the way of the first argument, in the folder of the second, and return its exit code."""
+    """End as the first argument names, in the folder of the second argument, and return the exit code."""
     ending, folder = arguments[0], Path(arguments[1])
     device, threads = os.environ.get("CUDA_VISIBLE_DEVICES", "cpu"), os.environ.get("OMP_NUM_THREADS", "all")
     sys.stdout.write(f"{ending} on {device} with {threads} threads\n")
@@ -37,7 +37,7 @@ def fake_run(arguments: Sequence[str]) -> int:
 def make_here(
     jobs: Sequence[Job], workers: int, report: Callable[[Job, Status], None], devices: Sequence[str] = ()
 ) -> None:
-    """Run jobs like a sweep, but sequentially and in this process."""
+    """Run the jobs of a sweep sequentially in this process."""
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
         code = main(job.arguments)

@@ -1,4 +1,4 @@
-"""Made-up runs of studies, and the arguments of real ones."""
+"""Made-up runs of studies, and parsed arguments of real runs."""
 
 import json
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from fedvlp.results.record import COSTS
 
 
 def parsed(words: Sequence[str]) -> Namespace:
-    """Parses the arguments of ``fedvlp fit``."""
+    """Parse the arguments of ``fedvlp fit``."""
     return _parser().parse_args(words)
 
 
 @cache
 def _parser() -> FederationParser:
-    """One for all arguments: to make it takes half as long as to parse."""
+    """Create the parser once, because that takes half as long as parsing."""
     given = ["--model=ZeroShotCLIP", "--data=IconDomains"]
     return ParsingCLI(run=False, args=given, save_config_callback=None).parser
 
 
 def finish(run: StudyRun, held_out: float, protocol: str = "held-out domain: ink; one client a domain") -> None:
-    """Writes what a run that has ended leaves behind."""
+    """Write the summary of a finished run."""
     folder = run.setting.output / run.name / "2020-01-01"
     folder.mkdir(parents=True)
     scores = {"held_out": held_out, "test": held_out, "validation": held_out / 2}

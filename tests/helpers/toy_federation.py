@@ -1,4 +1,4 @@
-"""The smallest method there is, a few labelled points a client, and a federation of them."""
+"""The smallest possible method, clients with a few labelled points, and their federation."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from tests.helpers.trainer_options import grouped
 
 
 class Backbone:
-    """Stands for CLIP: pixels are features."""
+    """A fake CLIP that uses pixels as features."""
 
     class spec:
         pass
@@ -61,7 +61,7 @@ class Linear(FederatedModule):
 
 
 class PersonalBias(Linear):
-    """Two phases, a bias that stays on the client, and AdamW, which remembers."""
+    """A method with two phases, a personal bias and a stateful optimizer."""
 
     personal = ("bias",)
 
@@ -79,7 +79,7 @@ class PersonalBias(Linear):
 
 
 def points_split(role, domain, client, loader):
-    """The points of one domain that are evaluated."""
+    """Create the evaluation split of one domain."""
     return EvaluationSplit(f"{role}/{domain}", role, domain, [client] if client else [], loader, num_examples=0)
 
 
@@ -120,7 +120,7 @@ class Points:
         pass
 
     def points(self, number, count):
-        """Returns one-hot features of the labels with some noise, and the labels."""
+        """Draw labels, and features that are their one-hot vectors with some noise."""
         generator = torch.Generator().manual_seed(number)
         labels = torch.randint(3, (count,), generator=generator)
         noise = 0.1 * torch.randn(count, 4, generator=generator)
@@ -143,15 +143,15 @@ class Points:
 
 
 def federation(tmp_path, **options):
-    """Returns a federation of three rounds, unless the options say otherwise; those of a group need no group."""
+    """Create a federation, by default of three rounds. Options of a group may be passed without the group."""
     return Federation(**grouped({"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options}))
 
 
 def noting(**hooks):
-    """Returns a callback with these functions as its hooks."""
+    """Create a callback with these functions as its hooks."""
     return type("Noting", (FederationCallback,), {name: staticmethod(hook) for name, hook in hooks.items()})()
 
 
 def file_callbacks():
-    """Returns options for only those callbacks that write files in every round."""
+    """Create options that keep only the callbacks that write files in every round."""
     return {"default_callbacks": False, "callbacks": [Checkpoints(), MetricsFile()]}

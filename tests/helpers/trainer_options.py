@@ -1,4 +1,4 @@
-"""Options of a federation by their short names, put into the groups that have them."""
+"""Sort a federation's options into their groups, such as ``local`` and ``server``."""
 
 from dataclasses import fields
 
@@ -8,7 +8,7 @@ GROUP_OF = {field.name: name for name, group in GROUPS.items() for field in fiel
 
 
 def nested(options):
-    """Returns the options as a config has them: those of a group under its name."""
+    """Nest each option under the name of its group, like in a config."""
     result = {}
     for name, value in options.items():
         if name in GROUP_OF:
@@ -19,7 +19,7 @@ def nested(options):
 
 
 def grouped(options):
-    """Returns the options as ``Federation`` takes them, with the groups made."""
+    """Convert options to arguments of ``Federation``, with instances of the groups."""
     return {
         name: GROUPS[name](**value) if name in GROUPS and isinstance(value, dict) else value
         for name, value in nested(options).items()

@@ -1,11 +1,11 @@
-"""TRIP's clustering token by token, and tokens to cluster."""
+"""TRIP's clustering, token by token, and tokens to cluster."""
 
 import numpy as np
 import torch
 
 
 def sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
-    """One image, token after token, cheapest first."""
+    """Cluster the tokens of one image, one after another, cheapest first."""
     tokens = np.asarray(tokens, dtype=np.float64)
     limits = np.asarray(capacities)
     centroids = tokens[start].copy()

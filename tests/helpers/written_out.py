@@ -1,4 +1,4 @@
-"""Local training of the toy federation with plain tensors, so that a rule can be written as its paper has it."""
+"""Local training of the toy federation in plain tensors, to write aggregation rules like in their papers."""
 
 from dataclasses import replace
 
@@ -12,18 +12,18 @@ RATE = 0.5
 
 
 def federation(tmp_path, **options):
-    """A federation of three rounds that writes nothing."""
+    """Create a federation of three rounds that writes no files."""
     return any_federation(tmp_path, **{"default_callbacks": False, **options})
 
 
 class Whole(Points):
-    """Three clients of 8, 12 and 16 points, each client's in one batch, so that their order does not matter."""
+    """Three clients with 8, 12 and 16 points in one batch each, so that the order of points has no effect."""
 
     batch_size = 100
 
 
 class Hard(Whole):
-    """Three clients that draw the matrix apart: each has the classes in another order, and much noise."""
+    """Three clients with conflicting updates: each orders the classes differently and has much noise."""
 
     def points(self, number, count):
         points, labels = super().points(number, count)
@@ -32,7 +32,7 @@ class Hard(Whole):
 
 
 class Equal(Whole):
-    """Three clients of equally many points, but not of the same."""
+    """Three clients with equally many, but different points."""
 
     def __init__(self):
         super().__init__()
@@ -40,26 +40,26 @@ class Equal(Whole):
 
 
 class Alike(Equal):
-    """Three clients of the same points."""
+    """Three clients with the same points."""
 
     def points(self, number, count):
         return super().points(number if number >= 100 else 0, count)
 
 
 def shares(data):
-    """The clients' shares of all training points, p_k."""
+    """Compute each client's share p_k of all training points."""
     total = sum(client.num_examples for client in data.clients)
     return [client.num_examples / total for client in data.clients]
 
 
 def loss(data, client, weight):
-    """The mean cross-entropy on a client's points."""
+    """Compute the mean cross-entropy on a client's points."""
     points, labels = data.points(client.id, client.num_examples)
     return F.cross_entropy(points @ weight.T, labels)
 
 
 def gradient(function, weight):
-    """The gradient of a function of the matrix, and no graph."""
+    """Compute the gradient of a function of the matrix, without a graph."""
     weight = weight.detach().requires_grad_()
-    (found,) = torch.autograd.grad(function(weight), weight)
-    return found
+    (result,) = torch.autograd.grad(function(weight), weight)
+    return result
