@@ -1,10 +1,10 @@
-"""What many tests need: folders of synthetic images, the tiny CLIP, and runs that leave nothing behind.
+"""Shared fixtures: folders of synthetic images, CLIP models, and runs in temporary folders.
 
-Fixtures import what is heavy themselves: the process that waits for those of pytest-xdist imports every ``conftest.py``
-before it starts them.
+Heavy imports are inside the fixtures, because the main process of pytest-xdist imports every ``conftest.py`` before it
+starts the workers.
 """
 
-from tests.helpers import shapes  # before anything of fedvlp is imported
+from tests.helpers import shapes  # before any import of fedvlp
 from tests.helpers.outside import Guard
 
 # isort: split
@@ -20,21 +20,21 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes tests fail that write outside their temporary folders, and leaves out what needs a missing extra."""
+    """Fail tests that write outside their temporary folders, and skip tests that need a missing extra."""
     root = Path(__file__).parents[1]
     config.pluginmanager.register(Guard(root, config))
-    # An import that fails anywhere else must fail the run: --doctest-ignore-import-errors would hide test files, too.
+    # Other failing imports must fail the run, and --doctest-ignore-import-errors would also hide test files.
     if find_spec("flwr") is None:
         config.option.ignore = [*(config.option.ignore or []), str(root / "fedvlp" / "sites" / "flower")]
     os.fsync = _sync
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        _prepare()  # not in the process that waits for those of pytest-xdist: they start when it has imported all this
+        _prepare()  # not in the main process of pytest-xdist, which would start its workers later
 
 
 def pytest_collection_finish() -> None:
-    """Lets the collector of garbage look at what tests make alone, and so often that their models do not pile up.
+    """Exclude imported objects from garbage collection, so that it runs often enough to free the models of tests.
 
-    It waits until objects have become more by a quarter, and what is imported, a million of them, would count as well.
+    It runs when the number of objects has grown by a quarter, and imports create a million objects.
     """
     gc.collect()
     gc.freeze()
@@ -42,22 +42,22 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Lets the first calls of every function be checked in each test."""
+    """Check the first calls of every function in each test."""
     shapes.begin_test()
 
 
 def pytest_sessionfinish() -> None:
-    """Gives the collector back what it was not to look at: some packages warn at the end of what is still there."""
+    """Unfreeze objects, because some packages warn at exit about objects that still exist."""
     gc.unfreeze()
 
 
 def _sync(file: int | IO[bytes]) -> None:
-    """Stands in for ``os.fsync``: no test cuts the power, and together they would wait minutes for the disk."""
-    os.fstat(file if isinstance(file, int) else file.fileno())  # refuses a file that is closed, too
+    """Replace ``os.fsync``, which would cost minutes in total and protects only against power cuts."""
+    os.fstat(file if isinstance(file, int) else file.fileno())  # raises for a closed file
 
 
 def _prepare() -> None:
-    """Imports what most tests need, one thread for each process."""
+    """Import the packages that most tests need, and limit each process to one thread."""
     import torch
 
     from tests.helpers import clips, figures
@@ -69,7 +69,7 @@ def _prepare() -> None:
 
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 3 domains, 3 classes and a few images of each; the domains differ in size."""
+    """Create a folder of 3 domains of different sizes with 3 classes."""
     from fedvlp.testing.runs import write_images
 
     return write_images(tmp_path_factory.mktemp("images"))
@@ -77,7 +77,7 @@ def image_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rendered_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the figures of run folders have pixels."""
+    """Render the figures of run folders."""
     from tests.helpers import figures
 
     monkeypatch.setattr(figures.files, "accuracy_figure", figures.DRAWN)
@@ -85,7 +85,7 @@ def rendered_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder for tests that use the usual cache, the same for all of them so that images are drawn once."""
+    """Create one home folder for all tests that use the default cache, so that images are drawn once."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
     folder.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(scope="session")
 def clip():
-    """The bundled tiny CLIP."""
+    """Load the bundled tiny CLIP."""
     from fedvlp.clip import load_clip
 
     return load_clip("fedvlp-tiny")
@@ -103,7 +103,7 @@ def clip():
 
 @pytest.fixture(scope="session")
 def vit_b_16():
-    """CLIP ViT-B/16 with zeros as weights: whoever counts looks at shapes alone."""
+    """Load the shapes of CLIP ViT-B/16, without weights, for tests that count parameters or operations."""
     from fedvlp.clip import CLIPSpec, load_clip
     from fedvlp.clip.loading import shapes_only
 
@@ -113,7 +113,7 @@ def vit_b_16():
 
 @pytest.fixture
 def build(image_root: Path, tmp_path: Path):
-    """Returns a function from a method's config and more arguments to the module, data and federation of a run."""
+    """Bind ``make_run`` to folders: a method's config and arguments give module, data and federation."""
     from tests.helpers.runs import make_run
 
     return partial(make_run, image_root, tmp_path)

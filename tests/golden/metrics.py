@@ -1,7 +1,7 @@
 """Golden metrics: losses and accuracies of a short run of each method's config, stored in ``metrics.csv``.
 
-After an intended change, ``python -m tests.golden.metrics promptfl trip`` measures these configs again, and without
-names all of them. The commit says what changed and why.
+After an intended change, ``python -m tests.golden.metrics promptfl trip`` measures these configs again. Without names,
+it measures all configs. The commit message states what changed and why.
 """
 
 import csv
@@ -37,24 +37,24 @@ ARGUMENTS = (
     "--trainer.runtime.default_callbacks=false",
     "--trainer.accelerator=cpu",
 )
-"""Two steps of a client in a round: enough to see a loss, a rate, a term or a rule that changed, and cheap."""
+"""Two steps per client and round: enough to detect a changed loss, rate, term or aggregation rule."""
 
 COLUMNS = ("config", "loss_1", "loss_2", "norm", "validation", "held_out")
 TOLERANCES: Mapping[str, float] = {"loss_1": 1e-4, "loss_2": 1e-4, "norm": 1e-4}
-"""Of the number, or of 1 if it is less. Processors add in another order: AVX2 and AVX-512 differ by less than 1e-6."""
+"""Relative to the value, or to 1 if it is smaller. Results of AVX2 and AVX-512 differ by less than 1e-6."""
 
 POINTS = 2.0
-"""By how much an accuracy may differ: that of a single validation image between two classes."""
+"""Allowed difference of an accuracy, from one validation image that lies between two classes."""
 
 Line = dict[str, str]
 
 
 def measure(config: str, folder: Path) -> Line:
-    """Trains a config, and returns its line.
+    """Train a config and return its line.
 
     Args:
-        config: name of a method's config.
-        folder: gets the run's folder.
+        config: Name of a method's config.
+        folder: Parent of the run folder.
     """
     method = f"--config={configs_folder() / 'methods' / config}.yaml"
     given = [method, *ARGUMENTS, f"--trainer.default_root_dir={folder}"]
@@ -69,25 +69,25 @@ def measure(config: str, folder: Path) -> Line:
 
 
 def _loss(row: Mapping[str, float]) -> str:
-    """Format the mean over clients and phases of a round's losses; a method without a loss has none."""
+    """Format a round's mean loss over clients and phases, or an empty string for methods without a loss."""
     losses = [value for name, value in row.items() if name.endswith("/loss")]
     return f"{statistics.fmean(losses):.7g}" if losses else ""
 
 
 def _norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """Returns the norm of all deployed numbers together."""
+    """Compute the joint norm of all deployed tensors."""
     squares = [value.double().square().sum().item() for value in tensors.values()]
     return float(sum(squares) ** 0.5)
 
 
 def stored() -> dict[str, Line]:
-    """Returns the stored lines by config."""
+    """Read the stored lines by config."""
     with open(FILE, newline="", encoding="utf-8") as file:
         return {line["config"]: line for line in csv.DictReader(file)}
 
 
 def differences(line: Line, golden: Line) -> list[str]:
-    """Lists where a line differs from the stored one by more than is allowed."""
+    """List the columns in which a line differs from the stored line by more than the tolerance."""
     found = []
     for name in COLUMNS[1:]:
         if not _is_close(name, line[name], golden[name]):
@@ -103,7 +103,6 @@ def _is_close(name: str, value: str, golden: str) -> bool:
 
 
 def write(lines: Sequence[Line]) -> None:
-    """Writes the file."""
     with FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()

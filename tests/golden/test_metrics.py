@@ -1,4 +1,4 @@
-"""Every method gives the numbers that are stored: an accident in one of them is seen in all of them."""
+"""Every method reproduces its stored metrics, which reveals accidental changes."""
 
 import pytest
 
@@ -8,11 +8,11 @@ from tests.helpers.configs import METHODS, each_config
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("config", each_config(stored(), {"fed_ncm", "promptfl", "trip"}))
-def test_metrics_are_the_stored_ones(config, tmp_path):
+def test_metrics_match_the_stored_metrics(config, tmp_path):
     assert not differences(measure(config, tmp_path), stored()[config])
 
 
-def test_every_line_is_of_a_config():
+def test_every_stored_line_has_a_config():
     assert set(stored()) <= set(METHODS)
 
 
@@ -25,6 +25,6 @@ def test_every_line_is_of_a_config():
         ({"loss_2": ""}, ["loss_2: none, stored 1.0"]),
     ],
 )
-def test_what_counts_as_a_difference(changed, message):
+def test_differences_beyond_the_tolerance_are_listed(changed, message):
     golden = {"loss_1": "1.0", "loss_2": "1.0", "norm": "3.0", "validation": "50.0", "held_out": "50.0"}
     assert differences(golden | changed, golden) == message

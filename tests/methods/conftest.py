@@ -1,11 +1,11 @@
-"""What tests of methods share."""
+"""Fixtures for tests of methods."""
 
 import pytest
 
 
 @pytest.fixture
 def images(request, clip):
-    """Images of noise, as the tiny CLIP takes them: one for each of the module's LABELS, or four."""
+    """Draw noise images for the tiny CLIP: one for each of the module's LABELS, or four."""
     import torch
 
     count = len(getattr(request.module, "LABELS", range(4)))
