@@ -18,7 +18,7 @@ BY_NAME = {known.name: known for known in DESCRIPTIONS}
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Files of a single-domain data set.
 
     Attributes:
@@ -35,7 +35,7 @@ class Layout:
     split_file: str = ""
 
 
-LAYOUTS = {
+FILE_LAYOUTS = {
     "Caltech101": Kept(
         {"motorbike": "Motorbikes", "airplane": "airplanes", "yin_yang": "yin_yang"},
         "101_ObjectCategories", "{c}/image_{i:04d}.jpg", "split_zhou_Caltech101.json",
@@ -99,7 +99,7 @@ class Image:
 
 def images_of(name: str) -> list[Image]:
     """List the images of a small tree, class by class."""
-    layout = LAYOUTS[name]
+    layout = FILE_LAYOUTS[name]
     images = []
     for class_name, called in layout.classes.items():
         for number in range(IMAGES):
@@ -115,7 +115,7 @@ def label(name: str, image: Image) -> int:
 
 
 def write_all(name: str, folder: Path) -> None:
-    write_images(folder / LAYOUTS[name].images, [image.path for image in images_of(name)])
+    write_images(folder / FILE_LAYOUTS[name].images, [image.path for image in images_of(name)])
 
 
 @tree
@@ -125,7 +125,7 @@ def coop(root: Path, name: str, folder: str) -> None:
     split = {}
     for part, numbers in COOP_PARTS.items():
         split[part] = [[x.path, label(name, x), x.class_name] for x in images_of(name) if x.number in numbers]
-    (root / folder / LAYOUTS[name].split_file).write_text(json.dumps(split), encoding="utf-8")
+    (root / folder / FILE_LAYOUTS[name].split_file).write_text(json.dumps(split), encoding="utf-8")
 
 
 @tree
@@ -191,6 +191,6 @@ def flowers102(root: Path) -> Path:
 def sun397(root: Path) -> Path:
     """Write SUN397 in torchvision's layout."""
     write_all("SUN397", root)
-    lines = [f"/{called}\n" for called in LAYOUTS["SUN397"].classes.values()]
+    lines = [f"/{called}\n" for called in FILE_LAYOUTS["SUN397"].classes.values()]
     (root / "SUN397" / "ClassName.txt").write_text("".join(lines), encoding="utf-8")
     return root

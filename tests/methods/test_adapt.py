@@ -1,4 +1,4 @@
-"""ADAPT's two cross-entropies, written out token by token, and what it shares with Fed-DPT."""
+"""ADAPT: its two cross-entropies, token by token, and the same predictions as Fed-DPT."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,6 @@ def make(clip):
 
 
 def parts(module, images):
-    """Returns a client's features as arrays."""
     features = module.features(images)
     return {name: getattr(features, name).detach().double().numpy() for name in ("image", "text", "scores", "tokens")}
 
@@ -44,7 +43,7 @@ def class_loss(module, seen):
 
 
 def test_loss_is_over_classes_and_over_pairs_of_tokens_and_prompts(make, images):
-    """First reading: token j is nearest to prompt j, for the image's own class."""
+    """First reading of the paper: token j is closest to prompt j for the image's class."""
     module = make(1, domain_weight=0.3)
     seen = parts(module, images)
     domain_losses = []
@@ -56,7 +55,7 @@ def test_loss_is_over_classes_and_over_pairs_of_tokens_and_prompts(make, images)
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_second_reading_finds_the_clients_domain_by_attention(make, images):
+def test_attention_loss_classifies_the_clients_domain(make, images):
     module = make(2, domain_loss="attention", domain_weight=2.0)
     seen = parts(module, images)
     domain_loss = np.mean([-log_softmax(seen["scores"][i] / 0.1)[2] for i in range(4)])
@@ -64,7 +63,7 @@ def test_second_reading_finds_the_clients_domain_by_attention(make, images):
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_predicts_as_fed_dpt_does(make, images, clip):
+def test_it_predicts_like_fed_dpt(make, images, clip):
     module = make()
     fed_dpt = FedDPT(CLASSES, DOMAINS, clip, prompt_length=5)
     fed_dpt.load_state(module.state_dict())

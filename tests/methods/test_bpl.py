@@ -1,4 +1,4 @@
-"""BPL's loss and gradients draw by draw, its ends, and that what classifies is always the same."""
+"""BPL: loss and gradients draw by draw, and deterministic predictions."""
 
 import pytest
 import torch
@@ -21,23 +21,23 @@ def make(clip, conditional, **options):
 
 
 def slow_posterior(module, feature):
-    """The mean and the logarithm of the variance, the perceptrons by hand."""
+    """Compute the posterior's mean and log variance, with the perceptrons by hand."""
     if module.networks is None:
         return module.mean, module.log_variance
     found = []
     for name in ("mean", "log_variance"):
         hidden = unit(feature)
-        for place in (0, 2, 4):
-            layer = module.networks[name][place]
+        for index in (0, 2, 4):
+            layer = module.networks[name][index]
             hidden = layer.weight @ hidden + layer.bias
-            if place < 4:
+            if index < 4:
                 hidden = torch.where(hidden > 0, hidden, hidden.exp() - 1)
         found.append(hidden)
     return found
 
 
 def slow_terms(module, feature, noise):
-    """One image's probabilities under each draw, each class in a sequence of its own, and its divergence."""
+    """Compute one image's divergence and its probabilities for each draw, one class at a time."""
     mean, log_variance = slow_posterior(module, feature)
     deviation = log_variance.exp().sqrt()
     probabilities = []
@@ -49,7 +49,7 @@ def slow_terms(module, feature, noise):
 
 
 def draws(module, seed):
-    """What a training step draws: for each image if the posterior is of each."""
+    """Draw a training step's noise, separately for each image if the posterior is conditional."""
     torch.manual_seed(seed)
     if module.networks is None:
         return [torch.randn(module.noise.shape)] * len(LABELS)
@@ -57,7 +57,7 @@ def draws(module, seed):
 
 
 @pytest.mark.parametrize(("conditional", "kl_weight"), [(False, 0.001), (True, 2.0)])
-def test_loss_and_gradients_are_those_of_the_equations(clip, images, conditional, kl_weight):
+def test_loss_and_gradients_match_the_equations(clip, images, conditional, kl_weight):
     module = make(clip, conditional, samples=3, kl_weight=kl_weight)
     expected = 0
     features = clip.encode_image(images)
@@ -69,8 +69,8 @@ def test_loss_and_gradients_are_those_of_the_equations(clip, images, conditional
 
 
 @KINDS
-def test_each_image_is_classified_by_itself_and_always_alike(clip, images, conditional):
-    """Also in batches of as many images as the prompt has vectors, and by a method of another seed."""
+def test_predictions_depend_on_neither_batch_nor_seed(clip, images, conditional):
+    """Also with as many images in the batch as vectors in the prompt."""
     module = make(clip, conditional, samples=3)
     features = clip.encode_image(images)
     expected = [slow_terms(module, feature, module.noise)[0].mean(0) for feature in features]

@@ -1,4 +1,4 @@
-"""CCST's loss and gradients image by image and style by style, what a client collects and sends, and what is drawn."""
+"""CCST: loss and gradients image by image and style by style, and the style that a client collects and uploads."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ LABELS = torch.tensor([2, 0, 1, 2])
 
 
 def make(clip, client=1, **options):
-    """A method with the styles of clients 0, 1 and 3 of 4, in the hands of one of them."""
+    """Create a method that has the styles of clients 0, 1 and 3 of 4, and start one client."""
     torch.manual_seed(5)
     module = CCST(CLASSES, 4, clip, **options)
     for slot in (0, 1, 3):
@@ -21,7 +21,7 @@ def make(clip, client=1, **options):
 
 
 def slow_features(module, image, style, stage):
-    """One image through the tower, block by block; behind one stage its patches take on a style, channel by channel."""
+    """Encode one image block by block, and apply a style to its patches after one stage."""
     tower = module.image_tower
     tokens = tower.embed(image[None])
     for index in range(len(tower.blocks)):
@@ -47,7 +47,7 @@ def slow_loss(module, images, slots, stage):
 
 
 @pytest.mark.parametrize(("styles", "stage"), [(1, 2), (2, 1)])
-def test_loss_and_gradients_are_those_of_the_paper(clip, images, styles, stage, monkeypatch):
+def test_loss_and_gradients_match_the_paper(clip, images, styles, stage, monkeypatch):
     module = make(clip, styles=styles, stage=stage)
     slots = torch.tensor([[3, 1], [0, 3], [1, 0], [0, 1]])[:, :styles]
     monkeypatch.setattr(CCST, "draw", lambda self, batch_size: slots)
@@ -55,8 +55,8 @@ def test_loss_and_gradients_are_those_of_the_paper(clip, images, styles, stage, 
     assert_same(module.training_step((images, LABELS), 0), expected, list(module.trainable_by_name().values()))
 
 
-def test_a_clients_style_is_that_of_all_its_images(clip, images):
-    """Whatever the batches: mean and deviation over all positions of all images, and none of the class token."""
+def test_a_clients_style_covers_all_its_images(clip, images):
+    """In any batches: mean and deviation over all patches of all images, without the class token."""
     module = make(clip, stage=1)
     module.training_step((images[:3], LABELS[:3]), 0)
     module.training_step((images[3:], LABELS[3:]), 1)
@@ -73,7 +73,7 @@ def test_a_clients_style_is_that_of_all_its_images(clip, images):
     assert not module.statistics.own.any()
 
 
-def test_who_knows_no_other_style_fine_tunes(clip, images):
+def test_a_client_without_other_styles_fine_tunes(clip, images):
     alone, plain = CCST(CLASSES, 4, clip), FineTuning(CLASSES, clip)
     begin(alone, 2)
     assert torch.equal(alone.training_step((images, LABELS), 0), plain.training_step((images, LABELS), 0))

@@ -1,4 +1,4 @@
-"""Classifiers in closed form, against the pooled images' features one at a time, and under any partition of them."""
+"""Closed-form classifiers: equal to a slow solution on pooled features, for any partition of the images."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ WIDTH = 128
 
 
 def images(count, classes=(0, 1, 2, 3), seed=0):
-    """Features of unequal lengths around a centre for each class, and their labels."""
+    """Draw labels, and features of different lengths around a centre for each class."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.tensor(classes)[torch.randint(len(classes), (count,), generator=generator)]
     centres = 2 * torch.randn(len(NAMES), WIDTH, generator=generator)
@@ -22,14 +22,14 @@ def images(count, classes=(0, 1, 2, 3), seed=0):
 
 
 def partition(count, num_clients, seed):
-    """Random parts of random sizes, none of them empty."""
+    """Split images into random parts of random sizes, none of them empty."""
     generator = torch.Generator().manual_seed(seed)
     cuts = 1 + torch.randperm(count - 1, generator=generator)[: num_clients - 1].sort().values
     return torch.randperm(count, generator=generator).tensor_split(cuts.tolist())
 
 
 def uploads(method, features, labels, parts):
-    """What clients with these parts of the images send, who see them in batches of three."""
+    """Compute the updates of clients with these parts of the images, in batches of three."""
     (phase,) = method.configure_phases()
     updates = []
     for number, part in enumerate(parts):
@@ -43,7 +43,6 @@ def uploads(method, features, labels, parts):
 
 
 def classifier(method, features, labels, parts):
-    """The deployed tensors after one round."""
     (phase,) = method.configure_phases()
     server = ServerState.start(method.shared_state())
     return phase.aggregate(server, uploads(method, features, labels, parts)).deployed
@@ -72,7 +71,7 @@ def ridge(x, y, texts):
 
 
 def discriminants(x, y, texts, scale, shrinkage):
-    """Linear discriminants by the textbook: means, pooled covariance, shrinkage, then 1 / s of the discriminant."""
+    """Compute textbook linear discriminants, with shrinkage of the pooled covariance, scaled by 1 / s."""
     means = [sum(x[i] for i in range(len(x)) if y[i] == label) / (y == label).sum() for label in range(len(texts))]
     covariance = sum(torch.outer(x[i] - means[y[i]], x[i] - means[y[i]]) for i in range(len(x))) / len(x)
     mean_variance = covariance.diagonal().mean()
@@ -87,7 +86,7 @@ def made(kind, clip, **options):
 
 
 @pytest.mark.parametrize(("kind", "options", "slow"), [(FedNCM, {}, ncm), (Fed3R, {"ridge": 0.3}, ridge)])
-def test_the_classifier_is_that_of_all_images(clip, kind, options, slow):
+def test_the_classifier_equals_one_of_all_pooled_images(clip, kind, options, slow):
     features, labels = images(40)
     method = made(kind, clip, **options)
     found = classifier(method, features, labels, partition(40, 5, seed=1))
@@ -96,19 +95,19 @@ def test_the_classifier_is_that_of_all_images(clip, kind, options, slow):
 
 
 @pytest.mark.parametrize("shrinkage", [None, 0.2])
-def test_gaussian_is_that_of_all_images(clip, shrinkage):
+def test_gaussian_discriminants_equal_those_of_pooled_images(clip, shrinkage):
     features, labels = images(40)
     method = made(FedGDA, clip, shrinkage=shrinkage)
     found = classifier(method, features, labels, partition(40, 5, seed=1))
     share = WIDTH / (39 + WIDTH) if shrinkage is None else shrinkage
     x = F.normalize(features.double(), dim=-1)
     weight, bias = discriminants(x, labels, method.text_features.double(), clip.logit_scale, share)
-    # Moments are sent in float32, and the covariance has small eigenvalues.
+    # Clients send moments in float32, and the covariance has small eigenvalues.
     assert (found["weight"] - weight).norm() <= 1e-4 * weight.norm()
     assert (found["bias"] - bias).norm() <= 1e-4 * bias.norm()
 
 
-def test_fed_cof_is_the_papers(clip):
+def test_fed_cof_matches_the_paper(clip):
     features, labels = images(60)
     parts = partition(60, 5, seed=2)
     method = made(FedCOF, clip, shrinkage=0.02)

@@ -1,4 +1,4 @@
-"""Whole runs of classifiers in closed form: secure sum, noise, and what they refuse."""
+"""Complete runs of closed-form classifiers with secure sum and noise, and options that they reject."""
 
 import math
 
@@ -15,8 +15,8 @@ from tests.helpers.runs import make_run
 SHORT = ("--data.held_out=null", "--trainer.rounds=1", "--trainer.runtime.default_callbacks=false")
 
 
-def classifier_of(image_root, folder, method, *arguments):
-    """The classifier and the last row of a run of one round with three clients."""
+def train_classifier(image_root, folder, method, *arguments):
+    """Run one round with three clients, and return the classifier and the last row of metrics."""
     run = make_run(image_root, folder, method, *SHORT, *arguments)
     run.trainer.add_callback(Privacy())
     run.trainer.fit(run.model, run.datamodule)
@@ -24,34 +24,37 @@ def classifier_of(image_root, folder, method, *arguments):
 
 
 def test_a_secure_sum_gives_the_same_classifier(image_root, tmp_path):
-    plain, row = classifier_of(image_root, tmp_path, "fed_gda")
-    summed, other = classifier_of(image_root, tmp_path, "fed_gda", "--trainer.server.secure_sum=true")
+    plain, row = train_classifier(image_root, tmp_path, "fed_gda")
+    summed, other = train_classifier(image_root, tmp_path, "fed_gda", "--trainer.server.secure_sum=true")
     for name, value in plain.items():
         assert (summed[name] - value).norm() <= 1e-3 * value.norm()
     assert other["validation"] == pytest.approx(row["validation"])
 
 
-def noise(multiplier, place):
-    """The arguments of noise for differential privacy that shortens no upload of FedNCM."""
+def noise_options(multiplier, adder):
+    """List the options of differential privacy with a clip norm that leaves FedNCM's uploads unchanged."""
     option = "--trainer.server.aggregation"
     return [
         f"{option}=DPFedAvg",
         f"{option}.clip_norm=1.74",
         f"{option}.noise_multiplier={multiplier}",
-        f"{option}.noise_at={place}",
+        f"{option}.noise_at={adder}",
     ]
 
 
-@pytest.mark.parametrize("options", [["--trainer.server.secure_sum=true"], noise(1, "server")], ids=["sum", "noise"])
-def test_fed_cof_refuses_what_hides_single_uploads_in_one_line(image_root, tmp_path, options):
+SECURE_SUM = ["--trainer.server.secure_sum=true"]
+
+
+@pytest.mark.parametrize("options", [SECURE_SUM, noise_options(1, "server")], ids=["sum", "noise"])
+def test_fed_cof_rejects_secure_sum_and_noise_in_one_line(image_root, tmp_path, options):
     with pytest.raises(UserError) as refused:
-        classifier_of(image_root, tmp_path, "fed_cof", *options)
+        train_classifier(image_root, tmp_path, "fed_cof", *options)
     assert "\n" not in str(refused.value)
 
 
-def test_noise_moves_the_classifier_and_is_accounted_for(image_root, tmp_path):
-    little, _ = classifier_of(image_root, tmp_path, "fed_ncm", *noise(1e-7, "client"))
-    noisy, row = classifier_of(image_root, tmp_path, "fed_ncm", *noise(1, "client"))
+def test_noise_changes_the_classifier_and_epsilon_is_reported(image_root, tmp_path):
+    little, _ = train_classifier(image_root, tmp_path, "fed_ncm", *noise_options(1e-7, "client"))
+    noisy, row = train_classifier(image_root, tmp_path, "fed_ncm", *noise_options(1, "client"))
     assert all(value.isfinite().all() for value in noisy.values())
     assert (noisy["weight"] - little["weight"]).norm() > 0.01 * little["weight"].norm()
     assert math.isfinite(row["privacy/epsilon"])
@@ -61,12 +64,12 @@ def test_noise_moves_the_classifier_and_is_accounted_for(image_root, tmp_path):
     ("kind", "count", "norm"),
     [(FedNCM, 1, 1.74), (FedNCM, 2, 1.501), (Fed3R, 1, 2.001), (Fed3R, 2, 1.81), (FedGDA, 1, 2.001), (FedGDA, 2, 1.81)],
 )
-def test_no_upload_is_longer_than_the_clip_norm_of_the_cards(clip, kind, count, norm):
+def test_uploads_stay_within_the_clip_norm_of_the_cards(clip, kind, count, norm):
     clients = {} if kind is FedNCM else {"num_clients": 1}
     method = kind(["dog", "owl"], clip=clip, **clients)
     (phase,) = method.configure_phases()
     method.start_client(RoundContext(0, phase, Client(0, 0, count)))
-    features = torch.randn(1, 128).expand(count, -1)  # of equal images, whose means are the longest
+    features = torch.randn(1, 128).expand(count, -1)  # equal images have the longest mean
     method.training_step(({"features": features}, torch.zeros(count, dtype=torch.long)), 0)
     length = math.sqrt(sum(value.square().sum().item() for value in method.upload_state().values()))
     assert 0.95 * norm < length <= norm

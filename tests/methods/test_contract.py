@@ -1,7 +1,7 @@
-"""The contract of every method, checked through its config on the tiny CLIP. A new config is tested by its presence.
+"""The contract of every method, checked through its config on the tiny CLIP. New configs are found automatically.
 
-The checks are those of ``fedvlp.testing``, which also apply to other people's methods. All checks of a config are one
-test, since each process of pytest-xdist would make its own run.
+The checks come from ``fedvlp.testing`` and also apply to methods outside fedvlp. All checks of a config are one test,
+because each process of pytest-xdist would otherwise train its own run.
 """
 
 import pytest
@@ -20,14 +20,14 @@ TRAINING = {
     checks.check_lightning_trainer,
     checks.check_deployed_file,
 }
-"""Checks that train or evaluate again. By default they run for the twelve configs that differ in kind."""
+"""Checks that train or evaluate again. By default, they run only for the twelve configs in ``KINDS``."""
 NO_FILES = "--trainer.runtime.default_callbacks=false"
 SELDOM = ("--trainer.baselines=[]", "--trainer.evaluate_every=2")
-"""Fewer evaluations, for all methods but zero-shot CLIP, which is a baseline, and SWAD, which needs validation."""
+"""Options for fewer evaluations. Zero-shot CLIP needs its baseline, and SWAD needs validation."""
 
 
 def check_config(config, chosen, image_root, folder, *options):
-    """Checks a run of two steps a client in each round."""
+    """Check a run with two steps per client and round."""
     options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2", *options]
 
     def build(*more):

@@ -1,4 +1,4 @@
-"""IVLP, FedPromptSRC and FedMaPLe: losses and gradients image by image, and what their prompts start from."""
+"""IVLP, FedPromptSRC and FedMaPLe: losses and gradients image by image, and initial prompts."""
 
 import math
 
@@ -23,7 +23,7 @@ def make(clip, kind, **options):
 
 
 def slow_towers(module, images):
-    """The features of texts and images, each by itself."""
+    """Encode texts and images one at a time."""
     text, visual = module.prompts["text"], module.prompts["visual"]
     encoder = PromptedImageEncoder(module.clip)
     texts = slow_texts(module.clip, text[0], text[1:])
@@ -52,7 +52,7 @@ def slow_fed_prompt_src(module, images):
 
 
 def slow_fed_maple(module, images):
-    """A prompt of two vectors is followed by the other two words that it starts from."""
+    """The two words that a prompt of two vectors does not replace stay in the text."""
     names = [f"of a {name}" if module.prompts.shape[1] == 2 else name for name in CLASSES]
     couplings = zip(module.prompts, module.couplings.weight, module.couplings.bias, strict=True)
     visual = torch.stack([prompt @ weight + bias for prompt, weight, bias in couplings])
@@ -71,12 +71,12 @@ def slow_fed_maple(module, images):
         (FedMaPLe, {"prompt_length": 5, "depth": 2, "init_words": None}, slow_fed_maple),
     ],
 )
-def test_loss_and_gradients_are_those_of_the_paper(clip, images, kind, options, slow_loss):
+def test_loss_and_gradients_match_the_paper(clip, images, kind, options, slow_loss):
     module = make(clip, kind, **options)
     assert_step(module, images, LABELS, slow_loss(module, images))
 
 
-def test_the_order_of_visual_tokens_does_not_matter(clip, images):
+def test_the_order_of_visual_tokens_has_no_effect(clip, images):
     module = make(clip, IVLP, prompt_length=5, depth=2)
     before = module(images)
     with torch.no_grad():
@@ -87,15 +87,15 @@ def test_the_order_of_visual_tokens_does_not_matter(clip, images):
 
 
 @pytest.mark.parametrize("prompt_length", [1, 2, 4])
-def test_the_first_text_features_of_maple_are_those_of_the_words(clip, prompt_length):
-    """Before training and with one block's prompt, the text is CLIP's template, but for its full stop."""
+def test_maples_initial_text_features_equal_those_of_its_words(clip, prompt_length):
+    """Before training, and with a prompt in one block, the text is CLIP's template without its full stop."""
     module = FedMaPLe(CLASSES, clip, prompt_length=prompt_length, depth=1)
     features = F.normalize(module.prompted.text_features(module.deep_prompts()), dim=-1)
     torch.testing.assert_close(features, zero_shot_text_features(clip, CLASSES, 1), atol=1e-5, rtol=0)
 
 
 def test_deployed_prompts_are_the_gaussian_mean_over_rounds(clip):
-    """One client sends a constant in each round."""
+    """One client sends constant tensors in each round."""
     uploads = [4.0, -1.0, 2.5, 7.0]
     module = FedPromptSRC(CLASSES, clip, templates=1, gaussian_mean=3.0, gaussian_std=1.5)
     (phase,) = check_phases(module)

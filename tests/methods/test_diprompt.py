@@ -1,7 +1,7 @@
-"""DiPrompT: which prompts learn from which images, what classifies, and its limit cases.
+"""DiPrompT: which prompts learn from which images, its predictions, and its limit cases.
 
-The equations of its losses and of the ensemble are in tests/methods/test_diprompt_losses.py, those of the server in
-tests/core/test_strategies.py.
+tests/methods/test_diprompt_losses.py tests the equations of its losses and of the ensemble, and
+tests/core/test_strategies.py tests the server's equations.
 """
 
 import pytest
@@ -22,7 +22,7 @@ PROMPTS = ("global_prompt", "domain_prompts", "query_prompt")
 
 @pytest.fixture
 def make(clip):
-    """Returns a function to a method whose random vectors are far from zero, so that prompts matter."""
+    """Return a function that creates a method with large random prompts, so that they affect the result."""
 
     def make_method(domains=DOMAINS, **options):
         torch.manual_seed(0)
@@ -37,14 +37,13 @@ def make(clip):
 
 
 def begin(module, domain=0):
-    """Starts a client's local training."""
     (phase,) = module.configure_phases()
     module.start_client(RoundContext(0, phase, Client(0, domain, 6, "one")))
     return module
 
 
 def assigned(module, images):
-    """The domain that the Q-prompt finds for each image under its true class, one image at a time."""
+    """Find the Q-prompt's domain for each image under its true class, one image at a time."""
     features = F.normalize(module.precompute(images)["features"], dim=-1)
     found = []
     for feature, label in zip(features, LABELS.tolist(), strict=True):
@@ -55,7 +54,7 @@ def assigned(module, images):
 
 
 def optimizer_step(module, images):
-    """Returns what one step of the method's own optimizer moves, by prompt."""
+    """Take one step of the method's own optimizer and return the change of each tensor."""
     before = {name: value.clone() for name, value in module.state_dict().items()}
     optimizer = module.configure_optimizers()
     module.training_step((images, LABELS), 0).backward()
@@ -81,11 +80,11 @@ def test_loss_is_the_sum_of_its_parts(make, images):
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_domains_without_images_do_not_move_at_all(make, images):
+def test_prompts_of_domains_without_images_do_not_change(make, images):
     module = begin(make())
     domains = assigned(module, images)
     chosen = set(domains.tolist())
-    assert 0 < len(chosen) < 3, "the images of this test should leave a domain without any"
+    assert 0 < len(chosen) < 3, "the images of this test should leave one domain without images"
     moved = optimizer_step(module, images)
     for m in range(3):
         assert bool(moved["domain_prompts"][m].any()) == (m in chosen)
@@ -105,7 +104,7 @@ def test_domains_without_images_do_not_move_at_all(make, images):
     ],
     ids=lambda value: "".join(value) if isinstance(value, tuple) else "",
 )
-def test_rows_of_table_3(make, images, without, absent):
+def test_removed_parts_match_table_3(make, images, without, absent):
     whole = begin(make())
     module = begin(make(without=without))
     assert {name for name in PROMPTS if getattr(module, name) is None} == absent
@@ -114,7 +113,7 @@ def test_rows_of_table_3(make, images, without, absent):
         method.training_step((images, LABELS), 0)
         with torch.no_grad():
             for name in set(PROMPTS) - absent:
-                getattr(method, name).mul_(1.5)  # so that mse and kl are not zero
+                getattr(method, name).mul_(1.5)  # makes mse and kl nonzero
         losses.append(method.training_step((images, LABELS), 1).item())
     assert (losses[0] == losses[1]) == (without == ("ensemble",))
     same_logits = torch.equal(whole(images), module(images))

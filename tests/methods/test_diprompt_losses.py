@@ -1,4 +1,4 @@
-"""DiPrompT's losses and logits against slow versions in NumPy."""
+"""DiPrompT's losses and logits, compared with slow versions in NumPy."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def cosine(one, other):
 
 
 def test_joint_softmax_over_all_pairs(images, features, labels):
-    """Eq. 6, and the domain under the true class and over all classes."""
+    """Eq. 6, and the best domain under the true class and over all classes."""
     logits = pair_logits(images, features, SCALE)
     for b in range(IMAGES):
         pairs = [(j, m) for j in range(CLASSES) for m in range(DOMAINS)]
@@ -57,8 +57,8 @@ def test_joint_softmax_over_all_pairs(images, features, labels):
         assert logits.amax(1).argmax(1)[b].item() == max(pairs, key=expected.__getitem__)[1]
 
 
-def test_domain_terms_are_those_of_each_images_own_domain(images, labels, features, others):
-    """Eq. 3: cross-entropy under Z^m, and the contrast by class with the positive pair in the denominator."""
+def test_domain_terms_use_each_images_own_domain(images, labels, features, others):
+    """Eq. 3: cross-entropy under Z^m, and the contrast per class with the positive pair in the denominator."""
     domains = torch.tensor([2, 0, 2, 2, 1])
     cross_entropy = []
     contrast = []
@@ -76,20 +76,20 @@ def test_domain_terms_are_those_of_each_images_own_domain(images, labels, featur
     assert terms["contrast"].item() == pytest.approx(np.mean(contrast), rel=1e-4)
 
 
-def test_query_terms(images, labels, features, others):
-    """Eq. 7 with softmaxes over the domains, and -log of the sum of Eq. 6 over the domains of the true class.
+def test_query_terms_match_the_equations(images, labels, features, others):
+    """Eq. 7 with softmaxes over the domains, and -log of Eq. 6 summed over the domains of the true class.
 
-    If domains are known, the sum has the domain of the image only.
+    If domains are known, the sum contains only the image's domain.
     """
     domains = torch.tensor([0, 2, 1, 0, 2])
     cross_entropy = []
-    of_known = []
+    known_domain = []
     squares = []
     divergence = []
     for b, y in enumerate(labels.tolist()):
         joint = softmax([[SCALE * cosine(images[b], z) for z in row] for row in features])
         cross_entropy.append(-np.log(joint[y].sum()))
-        of_known.append(-np.log(joint[y][domains[b]]))
+        known_domain.append(-np.log(joint[y][domains[b]]))
         squares.append(sum(float(((features[y, m] - others[y, m]) ** 2).sum()) for m in range(DOMAINS)))
         before = softmax([SCALE * cosine(images[b], others[y, m]) for m in range(DOMAINS)])
         now = softmax([SCALE * cosine(images[b], features[y, m]) for m in range(DOMAINS)])
@@ -99,13 +99,13 @@ def test_query_terms(images, labels, features, others):
     assert terms["mse"].item() == pytest.approx(np.mean(squares), rel=1e-4)
     assert terms["kl"].item() == pytest.approx(np.mean(divergence), rel=1e-3)
     known = query_terms(images, labels, features, others, SCALE, domains)
-    assert known["query"].item() == pytest.approx(np.mean(of_known), rel=1e-4)
+    assert known["query"].item() == pytest.approx(np.mean(known_domain), rel=1e-4)
 
 
 @pytest.mark.parametrize("with_global", [True, False])
-def test_ensemble_weighs_domains_by_their_best_cosine(images, features, with_global):
-    """Eq. 8, each Z normalised before it is mixed and the mixture after."""
-    images = images + features.mean((0, 1))  # so that best cosines differ
+def test_ensemble_weights_domains_by_their_best_cosine(images, features, with_global):
+    """Eq. 8, with each Z normalised before mixing and the mixture normalised afterwards."""
+    images = images + features.mean((0, 1))  # makes the best cosines differ
     general = random(CLASSES, WIDTH, seed=4)
     expected = np.empty((IMAGES, CLASSES))
     for b in range(IMAGES):

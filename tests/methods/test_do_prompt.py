@@ -1,4 +1,4 @@
-"""DoPrompt against its equations, image by image, and what its adapter can and can't do."""
+"""DoPrompt: its equations image by image, and predictions without the domain."""
 
 import math
 
@@ -23,7 +23,7 @@ def module(clip):
 
 
 def prompted_logits(module, image, prompt):
-    """One image with one prompt through the trained tower's own layers, and the cosine with each class's text."""
+    """Encode one image and one prompt with the trained tower's layers, and compare with each class's text."""
     visual = module.visual
     tokens = visual._embeds(image[None])
     tokens = torch.cat([tokens, visual.ln_pre(prompt)[None]], dim=1)
@@ -34,16 +34,16 @@ def prompted_logits(module, image, prompt):
 
 
 def slow_weights(module, image):
-    """The adapter's softmax over domains, of each prompt vector, without a gradient to the tower."""
+    """Compute the adapter's softmax over domains for each prompt vector, without a gradient to the tower."""
     with torch.no_grad():
         feature = module.visual(image[None])[0]
     hidden = torch.relu(module.adapter[0].weight @ feature + module.adapter[0].bias)
     scores = module.adapter[2].weight @ hidden + module.adapter[2].bias
     weights = torch.zeros(2, 3)
     for vector in range(3):
-        of_domains = [math.e ** scores[3 * domain + vector] for domain in range(2)]
+        powers = [math.e ** scores[3 * domain + vector] for domain in range(2)]
         for domain in range(2):
-            weights[domain, vector] = of_domains[domain] / sum(of_domains)
+            weights[domain, vector] = powers[domain] / sum(powers)
     return weights
 
 
@@ -62,19 +62,19 @@ def slow_loss(module, images):
     return total
 
 
-def test_loss_and_gradients_against_image_by_image(module, images):
+def test_loss_and_gradients_match_the_paper(module, images):
     inputs = {"images": images, "domain": torch.tensor(OF)}
     assert module.trainable_by_name().keys() > {"prompts", "adapter.0.weight", "visual.conv1.weight"}
     assert_step(module, inputs, torch.tensor(LABELS), slow_loss(module, images))
 
 
-def test_an_image_is_classified_without_its_domain(module, images):
+def test_predictions_do_not_depend_on_the_domain(module, images):
     plain = module(images)
     for domains in ([0, 0, 0, 0], OF):
         assert torch.equal(module({"images": images, "domain": torch.tensor(domains)}), plain)
 
 
-def test_the_optimizers_rate_and_decay_are_the_towers_alone(clip):
+def test_the_optimizers_rate_and_decay_apply_only_to_the_tower(clip):
     module = DoPrompt(
         CLASSES, DOMAINS, clip, optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-5, weight_decay=0.02)
     )

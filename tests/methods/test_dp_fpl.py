@@ -1,4 +1,4 @@
-"""DP-FPL's two gradients by projectors, that noise and lengths are what they are called, and what a round sends."""
+"""DP-FPL: its two gradients, computed with projectors, its clipping and noise, and the epsilons of its card."""
 
 import numpy as np
 import pytest
@@ -32,19 +32,19 @@ def projector(columns):
 
 
 def slow_local_gradient(gradient, local, start, max_norm):
-    """Eq. 4 with the projectors on what u and v span, which no choice of orthonormal columns changes."""
-    of_left = projector(local @ start)
-    of_right = projector(local.T @ local @ start)
-    along_right = gradient @ of_right
+    """Compute Eq. 4 with projectors on the spans of u and v, which do not depend on the orthonormal basis."""
+    left_projector = projector(local @ start)
+    right_projector = projector(local.T @ local @ start)
+    along_right = gradient @ right_projector
     along_right = along_right * min(1, max_norm / np.linalg.norm(along_right))
-    along_left = of_left @ gradient
+    along_left = left_projector @ gradient
     along_left = along_left * min(1, max_norm / np.linalg.norm(along_left))
-    return along_right + along_left - of_left @ along_right
+    return along_right + along_left - left_projector @ along_right
 
 
 @pytest.mark.parametrize("share", [2.0, 0.5, 0.05])
-def test_gradients_are_those_of_the_paper(clip, images, share):
-    """With a limit that nothing reaches, and with two that shorten."""
+def test_gradients_match_the_paper(clip, images, share):
+    """With one clip norm above all gradients and two below."""
     module = make(clip)
     prompt = (module.global_prompt + module.local_prompt).detach().requires_grad_()
     expected = slow_cross_entropy(clip, clip.encode_image(images), module.text(prompt), LABELS)
@@ -56,14 +56,14 @@ def test_gradients_are_those_of_the_paper(clip, images, share):
     torch.manual_seed(9)
     start = torch.randn(module.clip.text_width, module.rank).numpy().astype(np.float64)
     local = module.local_prompt.detach().numpy().astype(np.float64)
-    of_own = slow_local_gradient(gradient.numpy().astype(np.float64), local, start, module.clip_norm)
+    expected_local = slow_local_gradient(gradient.numpy().astype(np.float64), local, start, module.clip_norm)
     bound = 1e-5 * gradient.abs().max().clamp_min(1.0).item()
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(module.local_prompt.grad, torch.tensor(of_own).float(), atol=bound, rtol=1e-4)
+    torch.testing.assert_close(module.local_prompt.grad, torch.tensor(expected_local).float(), atol=bound, rtol=1e-4)
     torch.testing.assert_close(module.global_prompt.grad, min(1, share) * gradient, atol=bound, rtol=1e-4)
 
 
-def test_gradients_are_no_longer_than_the_limit_and_noise_is_added_after_it():
+def test_gradients_are_clipped_before_noise_is_added():
     left = torch.linalg.qr(drawn(60, 20)).Q
     right = torch.linalg.qr(drawn(80, 20)).Q.mT
     gradient = drawn(60, 80)
@@ -78,7 +78,7 @@ def test_gradients_are_no_longer_than_the_limit_and_noise_is_added_after_it():
     assert not clipped(torch.zeros(2, 3), 1e3).any()
 
 
-def test_the_server_shortens_by_what_one_step_can_move():
+def test_the_servers_clip_norm_is_the_longest_step():
     config = yaml.safe_load((configs_folder() / "methods" / "dp_fpl.yaml").read_text())
     defaults = constructor_arguments(DPFPL)
     optimizer = defaults["optimizer"].default([torch.nn.Parameter(torch.zeros(1))])
@@ -87,8 +87,8 @@ def test_the_server_shortens_by_what_one_step_can_move():
     assert server["clip_norm"] == pytest.approx(optimizer.defaults["lr"] * defaults["clip_norm"].default)
 
 
-def test_the_card_says_what_the_accountant_counts():
-    """Of one noised gradient a round for the shared prompt, two for a client's own, and three for both."""
+def test_the_cards_epsilons_match_the_accountant():
+    """With one noised gradient per round for the shared prompt, two for the personal prompt, three for both."""
     table = (
         Document(ROOT / "docs" / "methods" / "dp_fpl.md").text.partition("## What is private")[2].partition("## ")[0]
     )

@@ -1,4 +1,4 @@
-"""ELCFS's transform against a whole Fourier transform, its two steps by hand, and who gets whose spectra."""
+"""ELCFS: its transform by a full Fourier transform, its two steps by hand, and the exchange of spectra."""
 
 import copy
 
@@ -25,13 +25,13 @@ def pixels(clip, count=4, seed=1):
 
 
 def raw(clip, image):
-    """Pixels in [0, 1] where these of a photo would be."""
+    """Undo the normalisation, which maps the pixels of photos to [0, 1]."""
     options = clip.preprocess_options
     return image * torch.tensor(options.std)[:, None, None] + torch.tensor(options.mean)[:, None, None]
 
 
 def slow_transform(clip, image, other, share, frequency):
-    """NumPy's whole spectrum, frequency by frequency and channel by channel."""
+    """Mix amplitudes with NumPy's full spectrum, frequency by frequency and channel by channel."""
     own, theirs = raw(clip, image).double().numpy(), raw(clip, other).double().numpy()
     made = []
     for channel in range(3):
@@ -48,7 +48,7 @@ def slow_transform(clip, image, other, share, frequency):
 
 
 @pytest.mark.parametrize("frequency", [0, 2, 5])
-def test_low_amplitudes_are_mixed_and_all_phases_kept(clip, frequency):
+def test_low_amplitudes_are_mixed_and_phases_stay(clip, frequency):
     module = make(clip, frequency=frequency)
     images, others = pixels(clip), pixels(clip, seed=2)
     shares = torch.tensor([0.0, 0.3, 0.8, 1.0])
@@ -58,8 +58,8 @@ def test_low_amplitudes_are_mixed_and_all_phases_kept(clip, frequency):
         torch.testing.assert_close(result, slow_transform(clip, image, other, share, frequency), atol=1e-5, rtol=1e-5)
 
 
-def test_a_step_is_taken_on_the_images_before_the_transformed_ones_are_seen(clip, monkeypatch):
-    """The inner step by hand on a copy: its gradient at the new weights counts as one at the old."""
+def test_the_inner_step_precedes_the_loss_on_transformed_images(clip, monkeypatch):
+    """The gradient after the inner step, taken by hand on a copy, is added to the gradient before it."""
     module, images, looks = make(clip, inner_rate=0.05), pixels(clip), pixels(clip, seed=3)
     monkeypatch.setattr(ELCFS, "mix_amplitudes", lambda self, images: looks)
     other = copy.deepcopy(module)
@@ -84,7 +84,7 @@ def test_a_step_is_taken_on_the_images_before_the_transformed_ones_are_seen(clip
         assert (found - expected).abs().max() < 1e-5 * max(expected.abs().max(), 1.0), name
 
 
-def test_the_first_images_of_a_client_are_shared_and_no_others(clip):
+def test_only_the_first_images_of_a_client_are_shared(clip):
     module, images = make(clip, spectra=5), pixels(clip, count=7)
     for part in (images[:3], images[3:6], images[6:]):
         module.training_step((part, LABELS[: len(part)]), 0)
@@ -96,7 +96,7 @@ def test_the_first_images_of_a_client_are_shared_and_no_others(clip):
     torch.testing.assert_close(module.statistics.own, expected)
 
 
-def test_looks_are_those_of_other_clients_that_have_sent_some(clip, monkeypatch):
+def test_amplitudes_come_from_other_clients_that_have_uploaded(clip, monkeypatch):
     module, images = make(clip, client=1), pixels(clip)
     assert module.mix_amplitudes(images) is images
     used = []

@@ -1,4 +1,4 @@
-"""FaST-PT's losses and gradients image by image, which phase trains what, and what its mixture cannot depend on."""
+"""FaST-PT: losses and gradients of each phase image by image, and the mixture of domain prompts."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def slow_words(clip, template):
 
 
 def slow_moved(method, feature, domain):
-    """Q_ij of one image."""
+    """Compute Q_ij of one image."""
     first, _, second = method.transforms
     hidden = (feature @ first.weight[domain] + first.bias[domain]).clamp_min(0)
     return hidden @ second.weight[domain] + second.bias[domain]
@@ -52,13 +52,13 @@ def slow_moved(method, feature, domain):
 def slow_style_loss(method, features):
     clip = method.clip
     names = slow_words(clip, "{}")
-    here = slow_words(clip, "a oil paint of a {}")
-    there = {0: slow_words(clip, "a ink of a {}"), 2: slow_words(clip, "a photo of a {}")}
+    own = slow_words(clip, "a oil paint of a {}")
+    others = {0: slow_words(clip, "a ink of a {}"), 2: slow_words(clip, "a photo of a {}")}
     total = 0
     for feature, label in zip(features, LABELS.tolist(), strict=True):
         for domain in OTHERS:
             moved = slow_moved(method, unit(feature), domain)
-            turned = 1 - cosine(moved - unit(feature), there[domain][label] - here[label])
+            turned = 1 - cosine(moved - unit(feature), others[domain][label] - own[label])
             total = total + 0.3 * turned + 0.7 * -slow_logits(clip, moved, names).log_softmax(0)[label]
     return total / len(LABELS) / len(OTHERS)
 
@@ -93,13 +93,13 @@ def slow_domain_loss(method, features):
         (2, ["domain_prompts"], slow_domain_loss),
     ],
 )
-def test_losses_and_gradients_are_those_of_the_equations(method, inputs, phase, trained, slow_loss):
+def test_losses_and_gradients_match_the_equations(method, inputs, phase, trained, slow_loss):
     begin(method, 0, phase, domain=OWN)
     assert {name.partition(".")[0] for name in method.trainable_by_name()} == set(trained)
     assert_step(method, inputs, LABELS, slow_loss(method, inputs["features"]))
 
 
-def test_an_image_is_classified_under_its_own_mixture(method, images):
+def test_each_image_is_classified_with_its_own_mixture(method, images):
     features = method.clip.encode_image(images)
     expected = []
     for feature in features:
@@ -111,7 +111,7 @@ def test_an_image_is_classified_under_its_own_mixture(method, images):
     torch.testing.assert_close(method(images), torch.stack(expected), atol=1e-3, rtol=1e-4)
 
 
-def test_rates_are_those_of_what_is_trained(method):
+def test_each_phase_has_its_own_learning_rates(method):
     begin(method, 0, 0, domain=OWN)
     style = method.configure_optimizers()
     assert (type(style), style.defaults["lr"], style.defaults["weight_decay"]) == (torch.optim.Adam, 0.001, 0.05)

@@ -1,4 +1,4 @@
-"""FedADG's three losses one after another, each with gradients to its own network alone, and what stays on a client."""
+"""FedADG: three losses, each with gradients only for its own network, and the personal discriminator."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def make(clip, **options):
 
 
 def slow_score(module, feature, label):
-    """D of one feature: projected at the length sqrt(d), the class behind it, two layers, a sigmoid."""
+    """Compute D of one feature: scale to length sqrt(d), project, append the class, two layers, sigmoid."""
     scaled = feature / feature.square().sum().sqrt() * len(feature) ** 0.5
     row = torch.cat([module.discriminator.projection.weight @ scaled, 0.7 * torch.eye(3)[label]])
     first, last = module.discriminator.layers[0], module.discriminator.layers[2]
@@ -25,7 +25,7 @@ def slow_score(module, feature, label):
 
 
 def slow_losses(module, images, noise, weight):
-    """The losses of tower, discriminator and generator by the script for PACS, image by image."""
+    """Compute the losses of tower, discriminator and generator like the script for PACS, image by image."""
     first, last = module.generator[0], module.generator[2]
     tower, discriminator, generator = [], [], []
     for image, drawn, label in zip(images, noise, LABELS.tolist(), strict=True):

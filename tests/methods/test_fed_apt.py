@@ -1,4 +1,4 @@
-"""FedAPT's prompts, losses and weights, class by class and image by image, and what its keys cannot change."""
+"""FedAPT: its prompts, losses and weights, class by class and image by image, and its keys."""
 
 import math
 
@@ -21,7 +21,7 @@ def method(clip):
 
 
 def scaled_logits(clip, feature, prompt, key):
-    """One image's logits, the prompt of each class scaled by a key."""
+    """Compute one image's logits, with each class's prompt scaled by a key."""
     return slow_logits(clip, feature, slow_texts(clip, torch.stack([each + each * key for each in prompt])))
 
 
@@ -32,7 +32,7 @@ def slow_weights(scores, temperature):
     return [power / sum(powers) for power in powers]
 
 
-def test_an_image_is_classified_under_its_own_mixture_of_keys(method, images):
+def test_each_image_is_classified_with_its_own_mixture_of_keys(method, images):
     features = method.clip.encode_image(images)
     expected = []
     for feature in features:
@@ -43,8 +43,8 @@ def test_an_image_is_classified_under_its_own_mixture_of_keys(method, images):
     torch.testing.assert_close(method(images), torch.stack(expected), atol=1e-3, rtol=1e-4)
 
 
-def test_loss_and_gradients_are_those_of_the_paper(method, images):
-    """A client of the second domain: its key scales all prompts, and its number is what Q should say."""
+def test_loss_and_gradients_match_the_paper(method, images):
+    """For a client of the second domain: its key scales all prompts, and its index is Q's target."""
     prompt = method.prompt.detach().clone().requires_grad_()
     matrix = method.domain_classifier.weight.detach().clone().requires_grad_()
     expected = 0.0
@@ -59,8 +59,8 @@ def test_loss_and_gradients_are_those_of_the_paper(method, images):
     assert method.logged_means()["domain_loss"] > 0
 
 
-def test_keys_do_not_depend_on_who_makes_them(clip):
-    """The server's, and those of a client that was built after others; a domain's does not hang on their number."""
+def test_keys_depend_only_on_the_key_seed(clip):
+    """They are equal on server and clients, and a domain's key does not depend on the number of domains."""
     torch.manual_seed(1)
     server = FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, key_seed=4)
     torch.manual_seed(2)

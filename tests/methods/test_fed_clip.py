@@ -1,4 +1,4 @@
-"""FedCLIP's adapter and losses, image by image from the paper's equations, and where it is zero-shot CLIP."""
+"""FedCLIP: its adapter and losses, image by image from the paper's equations."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ LABELS = torch.tensor([2, 0, 1, 2, 0])
 
 @pytest.fixture
 def method(clip):
-    """With weights that are larger than at the start, so that the adapter tells the elements apart."""
+    """Create a method with larger weights than at initialization, so that the adapter's outputs differ."""
     torch.manual_seed(3)
     module = FedCLIP(CLASSES, clip)
     spread(module.trainable_by_name().values(), 0.4)
@@ -20,7 +20,7 @@ def method(clip):
 
 
 def slow_adapted(weights, feature):
-    """One image's feature under g, element by element where the paper multiplies."""
+    """Apply g to one image's feature, with the paper's product element by element."""
     hidden = torch.stack([torch.tanh(row @ feature + bias) for row, bias in zip(*weights[:2], strict=True)])
     powers = [torch.exp(row @ hidden + bias) for row, bias in zip(*weights[2:], strict=True)]
     total = sum(powers)
@@ -28,7 +28,7 @@ def slow_adapted(weights, feature):
 
 
 def slow_contrast(adapted, texts, scale):
-    """(l(S, [1..B]) + l(S^T, [1..B])) / 2, l being the mean over rows of -log softmax at the row's own place."""
+    """Compute (l(S, [1..B]) + l(S^T, [1..B])) / 2, where l is the mean of -log softmax on the diagonal."""
     count = len(adapted)
     total = 0.0
     for i in range(count):
@@ -40,7 +40,7 @@ def slow_contrast(adapted, texts, scale):
 
 @pytest.fixture
 def reference(method, images):
-    """Weights of their own in double precision, the adapted features that they make, and the classes' texts."""
+    """Copy the weights in double precision, and compute the adapted features and the classes' texts."""
     weights = [value.detach().double().requires_grad_() for value in method.adapter.parameters()]
     features = method.clip.encode_image(images).double()
     adapted = [slow_adapted(weights, feature) for feature in features]
@@ -50,7 +50,7 @@ def reference(method, images):
 
 
 @pytest.mark.parametrize("loss", ["contrastive", "cross_entropy"])
-def test_losses_and_gradients_are_those_of_the_paper(method, images, reference, loss):
+def test_losses_and_gradients_match_the_paper(method, images, reference, loss):
     weights, adapted, texts = reference
     if loss == "contrastive":
         expected = slow_contrast(adapted, texts[LABELS], method.clip.logit_scale)

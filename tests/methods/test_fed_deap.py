@@ -1,4 +1,4 @@
-"""FedDEAP's losses and whom each of them trains, class by class; its frames, and which prompts stand alone."""
+"""FedDEAP: its losses and the parameters that each trains, its frames, and the shared prompts."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def batch(clip, images, domains):
 
 
 def mean_cross_entropy(vectors, directions, targets, scale):
-    """Of cosines times a scale, one vector after another."""
+    """Compute the mean cross-entropy of scaled cosines, one vector at a time."""
     total = 0
     for vector, target in zip(vectors, targets, strict=True):
         scores = torch.stack([scale * cosine(vector, direction) for direction in directions])
@@ -33,7 +33,7 @@ def mean_cross_entropy(vectors, directions, targets, scale):
 
 
 def slow_losses(module, features, domains):
-    """L_cls, L_s, L_d, L_sa and L_da."""
+    """Compute L_cls, L_s, L_d, L_sa and L_da."""
     texts = slow_texts(module.clip, torch.cat([module.global_prompt, module.local_prompt], dim=1))
     semantic, domain = module.semantic_network, module.domain_network
     alignments = [mean_cross_entropy(domain(torch.stack(texts)), module.domain_frame, [k] * 3, 1.0) for k in domains]
@@ -47,8 +47,8 @@ def slow_losses(module, features, domains):
 
 
 @pytest.mark.parametrize("domains", [[1, 1, 1, 1], [3, 0, 3, 3]])
-def test_each_loss_trains_what_it_is_for(clip, images, domains):
-    """A client of one domain, and one of two."""
+def test_each_loss_trains_only_its_own_parameters(clip, images, domains):
+    """For a client with one domain, and for a client with two."""
     module = make(clip, semantic_weight=0.5, domain_weight=3.0)
     inputs, labels = batch(clip, images, domains)
     classes, semantic, domain, semantic_alignment, domain_alignment = slow_losses(module, inputs["features"], domains)
@@ -72,7 +72,7 @@ def test_each_loss_trains_what_it_is_for(clip, images, domains):
 
 
 @pytest.mark.parametrize("count", [2, 5, 64])
-def test_directions_of_a_frame_are_as_far_apart_as_can_be(count):
+def test_directions_of_a_frame_are_maximally_separated(count):
     frame = equiangular_frame(count, 64, seed=0)
     expected = torch.full((count, count), -1 / (count - 1)).fill_diagonal_(1)
     torch.testing.assert_close(frame @ frame.T, expected, atol=1e-5, rtol=0)
@@ -80,7 +80,7 @@ def test_directions_of_a_frame_are_as_far_apart_as_can_be(count):
     assert not torch.allclose(frame, equiangular_frame(count, 64, seed=1), atol=0.1)
 
 
-def test_shared_prompts_stand_alone(clip, images):
+def test_the_shared_part_uses_only_global_prompts(clip, images):
     module = make(clip)
     features = clip.encode_image(images)
     with torch.no_grad(), module.shared_part_only():
@@ -90,6 +90,6 @@ def test_shared_prompts_stand_alone(clip, images):
     assert not torch.allclose(module(images), expected, atol=1e-2)
 
 
-def test_more_classes_than_dimensions_are_refused():
+def test_more_classes_than_dimensions_are_rejected():
     with pytest.raises(UserError, match="at most 4 classes or domains, the width of the features; got 5"):
         equiangular_frame(5, 4, seed=0)

@@ -1,4 +1,4 @@
-"""Fed-DPT against its equations, written out image by image and step by step, and against its limit cases."""
+"""Fed-DPT: its equations, written out image by image and step by step, and its limit cases."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ DOMAINS = ["ink", "paint", "photo"]
 
 
 def far_from_zero(module):
-    """Makes prompts large and copies different from them, so that all of them matter."""
+    """Set prompts and copies to different large values, so that all of them affect the result."""
     generator = torch.Generator().manual_seed(2)
     state = module.state_dict()
     for name in sorted(state):
@@ -35,13 +35,13 @@ def begin(module, domain, round=0):
 
 
 def reference_tower(clip, image, tokens):
-    """Returns f_V and the scores <q_cls, k_j> of one image."""
+    """Compute f_V and the scores <q_cls, k_j> of one image."""
     found = PromptedImageEncoder(clip)(image[None], tokens[None])
     return found.features[0].detach().numpy(), found.scores[0].detach().numpy()
 
 
 def reference_cosines(module, images, text_prompts, tokens):
-    """Returns w and cos(f_V, f_T(c)) of every image and class, by Eqs. 3 to 6."""
+    """Compute w and cos(f_V, f_T(c)) of every image and class, by Eqs. 3 to 6."""
     plain = PromptedTextEncoder(module.clip, CLASSES, prompt_length=5, layout="plain")
     texts = [plain(prompt).detach().numpy() for prompt in text_prompts]
     weights = []
@@ -59,7 +59,7 @@ def reference_cosines(module, images, text_prompts, tokens):
     return np.array(weights), np.array(cosines)
 
 
-def test_weights_and_logits_are_those_of_the_paper(fed_dpt, images):
+def test_weights_and_logits_match_the_paper(fed_dpt, images):
     text = fed_dpt.dual.text.shared.detach()
     visual = fed_dpt.dual.visual.shared.detach()
     weights, cosines = reference_cosines(fed_dpt, images, text, visual)
@@ -69,8 +69,8 @@ def test_weights_and_logits_are_those_of_the_paper(fed_dpt, images):
     assert np.allclose(fed_dpt(images).detach().numpy(), fed_dpt.clip.logit_scale * cosines, atol=2e-3)
 
 
-def test_loss_of_a_client_has_its_own_prompt_and_its_copies_of_the_others(fed_dpt, images):
-    """Eq. 9; client 1 sees its own prompt as the server has it and the others as it remembers them."""
+def test_a_clients_loss_uses_its_own_prompt_and_copies_of_the_others(fed_dpt, images):
+    """Eq. 9: client 1 uses the server's version of its own prompt and its copies of the others."""
     begin(fed_dpt, 1)
     stack = fed_dpt.dual.text
     seen = [stack.copies[0], stack.shared[1].detach(), stack.copies[2]]
@@ -80,7 +80,7 @@ def test_loss_of_a_client_has_its_own_prompt_and_its_copies_of_the_others(fed_dp
     assert loss.item() == pytest.approx(-cosines[np.arange(4), labels.numpy()].mean(), abs=1e-5)
 
 
-def test_domains_in_another_order_change_nothing_but_the_order(fed_dpt, images):
+def test_the_order_of_domains_has_no_effect(fed_dpt, images):
     order = [2, 0, 1]
     other = FedDPT(CLASSES, [DOMAINS[k] for k in order], fed_dpt.clip, prompt_length=5)
     other.load_state({name: value[order] for name, value in fed_dpt.state_dict().items()})
@@ -97,7 +97,7 @@ def test_domains_in_another_order_change_nothing_but_the_order(fed_dpt, images):
 
 
 def trained_upload(module, server, client):
-    """Returns the update of a client whose training added its id + 1 to everything that it has."""
+    """Simulate training by adding the client's id + 1 to all parameters, and return the update."""
     module.load_state(server.shared)
     module.start_client(RoundContext(0, module.configure_phases()[0], client))
     with torch.no_grad():
@@ -117,7 +117,7 @@ def trained_upload(module, server, client):
     ids=["default", "train all", "split by domain", "agnostic"],
 )
 def test_which_prompts_are_averaged(clip, options, text, visual):
-    """Tables 5, 6a and 6b: the clients of two domains add 1 and 2 to what they have."""
+    """Tables 5, 6a and 6b, with clients of two domains that add 1 and 2 to their tensors."""
     module = FedDPT(CLASSES, ["ink", "paint"], clip, prompt_length=2, **options)
     server = ServerState.start(module.shared_state())
     updates = [trained_upload(module, server, Client(domain, domain, 10)) for domain in range(2)]
@@ -127,7 +127,7 @@ def test_which_prompts_are_averaged(clip, options, text, visual):
     assert moved["dual.visual.shared"] == pytest.approx(visual, abs=1e-5)
 
 
-def test_image_tokens_alone_are_compared_with_the_template(clip, images):
+def test_image_tokens_without_text_prompts_use_the_template(clip, images):
     module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, components="visual"))
     assert list(module.state_dict()) == ["dual.visual.shared"]
     text = zero_shot_text_features(clip, CLASSES).numpy()
@@ -136,15 +136,15 @@ def test_image_tokens_alone_are_compared_with_the_template(clip, images):
         assert np.allclose(logits, clip.logit_scale * text @ feature / np.linalg.norm(feature), atol=2e-3)
 
 
-def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
-    """Eq. 8 over two steps and a second round, for one number a prompt and alpha = 0.75."""
+def test_copies_move_towards_the_rounds_broadcast():
+    """Eq. 8 over two steps and a second round, with one number per prompt and alpha = 0.75."""
     stack = PerDomainPrompts(torch.zeros(2, 1), momentum=0.75)
     with torch.no_grad():
         stack.shared.copy_(torch.tensor([[8.0], [4.0]]))
     stack.start_client()
     with torch.no_grad():
-        stack.shared[0] = 100.0  # a step of the own prompt's optimizer
-        stack.shared[1] = -7.0  # weight decay touches the whole tensor; the copies must not follow that
+        stack.shared[0] = 100.0  # an optimizer step on the own prompt
+        stack.shared[1] = -7.0  # weight decay changes the whole tensor, but must not change the copies
     stack.follow(0)
     assert stack.copies.flatten().tolist() == [100.0, 1.0]  # 0.75 * 0 + 0.25 * 4
     stack.follow(0)
@@ -152,7 +152,7 @@ def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
     assert [prompt.item() for prompt in stack(0)] == [100.0, 1.75]
     assert [prompt.item() for prompt in stack(None)] == [100.0, -7.0]
     with torch.no_grad():
-        stack.shared.copy_(torch.tensor([[1.0], [9.0]]))  # the next broadcast; the copies stay where they were
+        stack.shared.copy_(torch.tensor([[1.0], [9.0]]))  # the next broadcast leaves the copies unchanged
     stack.start_client()
     assert [prompt.item() for prompt in stack(0)] == [1.0, 1.75]
     stack.follow(0)

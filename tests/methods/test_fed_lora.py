@@ -1,4 +1,4 @@
-"""LoRA: both towers against plain ones with updated weights, and what leaves zero-shot CLIP as it is."""
+"""LoRA: both towers equal plain towers with updated weights, and zero-shot CLIP stays unchanged."""
 
 import copy
 
@@ -27,8 +27,8 @@ def make(clip, **options):
     ("text", "image", "options"),
     [("clip", None, {"rank": 5, "alpha": 3.0}), ("biomedclip", "eva02", LITTLE), ("nllb", "siglip", LITTLE)],
 )
-def test_loss_and_gradients_are_those_of_updated_weights(text, image, options, tmp_path):
-    """By open_clip's own pass through a CLIP to whose maps of queries, keys and values s B A is added."""
+def test_loss_and_gradients_equal_those_of_updated_weights(text, image, options, tmp_path):
+    """Compare with open_clip's forward pass after adding s B A to the query, key and value projections."""
     clip = made_up_clip(text, tmp_path, *([vision(image)] if image else []))
     module = make(clip, **options)
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -51,16 +51,16 @@ def test_loss_and_gradients_are_those_of_updated_weights(text, image, options, t
     torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-4)
     for updates, index, weights in maps:
         gradient = updates.scale * torch.cat([weight.grad for weight in weights]).unflatten(0, (3, -1))  # [3, W, W]
-        of_up = gradient @ updates.down[index].mT
-        of_down = updates.up[index].mT @ gradient
-        for found, wanted in ((updates.up.grad[index], of_up), (updates.down.grad[index], of_down)):
+        expected_up = gradient @ updates.down[index].mT
+        expected_down = updates.up[index].mT @ gradient
+        for found, wanted in ((updates.up.grad[index], expected_up), (updates.down.grad[index], expected_down)):
             assert wanted.any()
             torch.testing.assert_close(found, wanted, atol=1e-4 * wanted.abs().max().item(), rtol=1e-3)
     assert not torch.allclose(module(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-3)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("swin", "SwinTransformer"), ("convnext", "ConvNeXt")])
-def test_towers_without_such_blocks_are_refused(kind, name):
+def test_towers_without_transformer_blocks_are_rejected(kind, name):
     for method in (FedLoRA, PFedMMA):
         with pytest.raises(UserError, match=name):
             method(CLASSES, image_clip(kind))
@@ -71,7 +71,7 @@ def test_it_starts_as_zero_shot_clip(clip, images):
     torch.testing.assert_close(FedLoRA(CLASSES, clip, rank=7)(images), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_clip_stays_as_it_is_even_where_a_call_fails(clip, images):
+def test_clip_stays_unchanged_even_if_a_call_fails(clip, images):
     module = make(clip)
     before = dict(clip.named_parameters())
     versions = {name: parameter._version for name, parameter in before.items()}
@@ -84,7 +84,7 @@ def test_clip_stays_as_it_is_even_where_a_call_fails(clip, images):
     assert torch.equal(ZeroShotCLIP(CLASSES, clip)(images), ZeroShotCLIP(CLASSES, load_clip("fedvlp-tiny"))(images))
 
 
-def test_features_of_texts_follow_the_updates(clip, images):
+def test_text_features_follow_the_updates(clip, images):
     module = make(clip).eval()
     with torch.no_grad():
         first = module(images)

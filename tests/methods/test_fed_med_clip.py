@@ -1,4 +1,4 @@
-"""FedMedCLIP's layers, losses and gradients number by number, its mixture image by image, and what stays the same."""
+"""FedMedCLIP: its masked layers, normalisation, loss and gradients, element by element."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ LABELS = torch.tensor([2, 0, 1, 2])
 
 @pytest.fixture
 def method(clip):
-    """Large weights, so that elements differ; every third output is masked, far from where a mask changes.
+    """Create a method with large weights, so that elements differ, and every third output clearly masked.
 
-    Shifts keep a masked unit, which is the same for all images, away from the corner of its ReLU.
+    Shifts keep a masked unit, which is constant over images, away from the kink of its ReLU.
     """
     torch.manual_seed(3)
     module = FedMedCLIP(CLASSES, clip, hidden_width=6, similarity_weight=0.7, temperature=0.5)
@@ -28,12 +28,11 @@ def method(clip):
                 layer.threshold[1::3] = 5
             if isinstance(layer, BatchNorm):
                 layer.bias.uniform_(0.1, 0.5)
-        module.classifier[-1].threshold.fill_(-5)  # all classes are there
+        module.classifier[-1].threshold.fill_(-5)  # masks no class
     return module
 
 
 def slow_linear(layer, vector):
-    """Output by output."""
     outputs = []
     for row, bias, threshold in zip(layer.weight, layer.bias, layer.threshold, strict=True):
         is_on = row.abs().sum() / len(row) - threshold > 0.01
@@ -42,7 +41,7 @@ def slow_linear(layer, vector):
 
 
 def slow_norm(numbers):
-    """Numbers less their mean, over their deviation."""
+    """Normalise numbers to mean 0 and deviation 1."""
     mean = sum(numbers) / len(numbers)
     variance = sum((number - mean) ** 2 for number in numbers) / len(numbers)
     return [(number - mean) / (variance + 1e-5) ** 0.5 for number in numbers]
@@ -56,7 +55,7 @@ def slow_adapted(method, feature):
 
 
 def slow_classifier(method, adapted):
-    """The scores of a batch's images, as in training: each hidden unit has its mean and deviation over the images."""
+    """Compute a batch's scores in training mode: each hidden unit is normalised over the images."""
     values = [unit(each) for each in adapted]
     for block in range(3):
         layer, norm = method.classifier[3 * block], method.classifier[3 * block + 1]
@@ -88,9 +87,9 @@ def slow_loss(method, features):
         column = torch.stack([scale * other[label] for other in cosines])
         total = total - (row.log_softmax(0)[i] + column.log_softmax(0)[i]) / 2 / count
         total = total - own[i].log_softmax(0)[label] / count
-    of_adapter = sum(slow_entropy(scale * each).item() for each in cosines) / count
-    of_classifier = sum(slow_entropy(each).item() for each in own) / count
-    share = slow_share(of_adapter, of_classifier)
+    adapter_entropy = sum(slow_entropy(scale * each).item() for each in cosines) / count
+    classifier_entropy = sum(slow_entropy(each).item() for each in own) / count
+    share = slow_share(adapter_entropy, classifier_entropy)
     for c in range(len(CLASSES)):
         p = torch.stack([each[c] / 0.5 for each in own]).softmax(0)
         q = torch.stack([each[c] / 0.5 for each in cosines]).softmax(0)
@@ -101,10 +100,10 @@ def slow_loss(method, features):
 
 
 UNDONE = {f"classifier.{layer}.bias" for layer in (0, 3, 6)}
-"""Biases before a batch normalisation, which takes their mean away: their gradient is rounding alone."""
+"""Biases before a batch normalisation, which cancels them: their gradients are only rounding errors."""
 
 
-def test_loss_and_gradients_are_those_of_the_equations(method, images):
+def test_loss_and_gradients_match_the_equations(method, images):
     names = [name for name in method.trainable_by_name() if name not in UNDONE and "threshold" not in name]
     parameters = [method.get_parameter(name) for name in names]
     loss = method.training_step((images, LABELS), 0)
@@ -112,7 +111,7 @@ def test_loss_and_gradients_are_those_of_the_equations(method, images):
     assert min(gradient.abs().max() for gradient in slow) > 1e-5
 
 
-def test_a_threshold_learns_as_if_the_step_were_a_ramp():
+def test_the_thresholds_gradient_treats_the_step_as_a_ramp():
     torch.manual_seed(0)
     layer = MaskedLinear(5, 3)
     with torch.no_grad():
@@ -123,11 +122,11 @@ def test_a_threshold_learns_as_if_the_step_were_a_ramp():
     (outputs * upstream).sum().backward()
     weighted = values @ layer.weight.T
     torch.testing.assert_close(outputs, weighted * torch.tensor([1.0, 0.0, 1.0]) + layer.bias)
-    expected = -(weighted * upstream).sum(0) * torch.tensor([1.0, 1.0, 0.0])  # the last is further than 1 from its step
+    expected = -(weighted * upstream).sum(0) * torch.tensor([1.0, 1.0, 0.0])  # the last is more than 1 from its step
     torch.testing.assert_close(layer.threshold.grad, expected)
 
 
-def test_one_image_is_normalised_as_in_evaluation():
+def test_a_single_image_is_normalised_as_in_evaluation():
     norm = BatchNorm(3)
     norm(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)))
     mean = norm.running_mean.clone()
@@ -138,7 +137,7 @@ def test_one_image_is_normalised_as_in_evaluation():
     torch.testing.assert_close(found[0], (one[0] - mean) / (norm.running_var + 1e-5).sqrt())
 
 
-def test_adapter_and_classifier_have_rates_of_their_own(method):
+def test_adapter_and_classifier_have_separate_rates(method):
     adapter, classifier = method.configure_optimizers().param_groups
     assert (adapter["lr"], classifier["lr"]) == (5e-4, 1e-4)
     assert [len(adapter["params"]), len(classifier["params"])] == [6, 18]

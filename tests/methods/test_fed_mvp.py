@@ -1,4 +1,4 @@
-"""FedMVP: its prompts, logits and loss image by image, its attributes, and what does not depend on their order."""
+"""FedMVP: its loss and gradients image by image, and its attributes."""
 
 import pytest
 import torch
@@ -27,12 +27,12 @@ def text_feature(clip, text):
     return F.normalize(clip.encode_text(clip.tokenizer([text]))[0], dim=0).detach()
 
 
-def texts_of(name):
+def attribute_texts(name):
     return [f"a photo of a {name}, {attribute}." for attribute in ATTRIBUTES[name]]
 
 
 def reference_prompts(former, patches, texts):
-    """P(A', E) of one image, head by head and attribute by attribute, then means over equal parts of the patches."""
+    """Compute P(A', E) of one image per head and attribute, and average over equal parts of the patches."""
     width = patches.shape[1]
     values = [former.project(text) for text in texts]
     keys = [former.attribute_norm(value) for value in values]
@@ -65,7 +65,7 @@ def reference_loss(module, images, labels):
     clip = module.clip
     tower = clip.image
     assert isinstance(tower, VisionTransformerTower)
-    texts = [text_feature(clip, text) for name in CLASSES for text in texts_of(name)]
+    texts = [text_feature(clip, text) for name in CLASSES for text in attribute_texts(name)]
     losses = []
     for image, label in zip(images, labels, strict=True):
         tokens = tower.embed(image[None])[0]
@@ -89,20 +89,20 @@ def test_loss_and_gradients(clip, images):
     wanted = torch.autograd.grad(expected, list(trained.values()))
     for name, one, other in zip(trained, found, wanted, strict=True):
         largest = other.abs().max().item()
-        assert largest > 1e-6 or name == "former.attribute_norm.bias", "which moves all keys alike"
+        assert largest > 1e-6 or name == "former.attribute_norm.bias", "which shifts all keys equally"
         torch.testing.assert_close(one, other, atol=max(1e-4 * largest, 1e-8), rtol=1e-4)
 
 
-def test_without_attributes_there_are_templates(clip):
+def test_templates_replace_missing_attributes(clip):
     module = make(clip, attributes=None, templates=3)
     assert module.attributes.shape[:2] == (3, 3)
     for label, name in enumerate(CLASSES):
-        for place, template in enumerate(TEMPLATES[:3]):
+        for index, template in enumerate(TEMPLATES[:3]):
             wanted = text_feature(clip, template.replace("{}", name))
-            torch.testing.assert_close(module.attributes[label, place], wanted, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(module.attributes[label, index], wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("wrong", [{}, {"star": ["five points", "sharp tips"]}, ATTRIBUTES | {"star": ["five points"]}])
-def test_each_class_needs_as_many_attributes(clip, wrong):
+def test_all_classes_need_equally_many_attributes(clip, wrong):
     with pytest.raises(UserError, match="equally many attributes"):
         make(clip, attributes=wrong)

@@ -1,4 +1,4 @@
-"""FedPR: where a client's steps may lead, its loss image by image, and what is sent."""
+"""FedPR: the null space of a client's steps, and its loss image by image."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def make(clip, **options):
 
 
 def train(module, images, round, steps=3):
-    """Local training of a client as the loop does it; returns the prompts before and after."""
+    """Train a client like the training loop, and return the prompts before and after."""
     begin(module, 0, round=round)
     before = module.prompts.detach().clone()
     optimizer = module.configure_optimizers()
@@ -33,14 +33,14 @@ def train(module, images, round, steps=3):
 
 
 def projector(prompts, num_null):
-    """V_0 V_0^T of one block, from the singular vectors of P^T P of the smallest singular values."""
+    """Compute V_0 V_0^T of one block from the singular vectors of P^T P with the smallest singular values."""
     vectors = torch.linalg.svd(prompts.double().T @ prompts.double()).U
     smallest = vectors[:, len(vectors) - num_null :]
     return smallest @ smallest.T
 
 
-def test_an_update_lies_in_the_null_space(clip, images):
-    """And it is no small one: the same steps, free as in the first round, do use these directions."""
+def test_updates_stay_in_the_null_space(clip, images):
+    """The update is not small, and the same steps without projection (first round) leave the null space."""
     before, after = train(make(clip), images, round=1)
     update = after - before
     assert update.norm() > 0.1
@@ -51,7 +51,7 @@ def test_an_update_lies_in_the_null_space(clip, images):
 
 @pytest.mark.parametrize(("null_share", "dropped"), [(0.8, 3), (0.985, 1), (1.0, 0)])
 def test_each_step_of_adam_is_projected(clip, images, null_share, dropped):
-    """Against Adam by hand, of which each step is multiplied by V_0 V_0^T, of W - dropped directions."""
+    """Compare with Adam by hand, multiplying each step by V_0 V_0^T of W - dropped directions."""
     _, found = train(make(clip, null_share=null_share), images, round=2)
     module = make(clip)
     width = module.prompts.shape[-1]
@@ -68,7 +68,7 @@ def test_each_step_of_adam_is_projected(clip, images, null_share, dropped):
     torch.testing.assert_close(found, module.prompts.detach(), atol=1e-5, rtol=1e-5)
 
 
-def test_loss_and_gradients(clip, images):
+def test_loss_and_gradients_match_image_by_image(clip, images):
     module = make(clip, templates=2)
     texts = zero_shot_text_features(clip, CLASSES, 2)
     features = [module.visual(image[None], module.prompts).features[0] for image in images]

@@ -1,4 +1,4 @@
-"""FedSR's loss and gradients image by image with the same draws, and where it is fine-tuning."""
+"""FedSR's loss and gradients, image by image with the same draws."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ LABELS = torch.tensor([2, 0, 1, 2])
 
 
 def make(clip, **options):
-    """A method that has learned something of deviations and classes."""
+    """Create a method with trained-like deviations and class parameters."""
     torch.manual_seed(5)
     module = FedSR(CLASSES, clip, **options)
     with torch.no_grad():
@@ -21,7 +21,7 @@ def make(clip, **options):
 
 
 def slow_loss(module, images, noise, norm_weight, kl_weight):
-    """The paper's objective of one image after another, the divergence by PyTorch's distributions."""
+    """Compute the paper's objective one image at a time, with the divergence from PyTorch's distributions."""
     losses = []
     for image, drawn, label in zip(images, noise, LABELS.tolist(), strict=True):
         mean = module.image_features(image[None])[0]
@@ -37,7 +37,7 @@ def slow_loss(module, images, noise, norm_weight, kl_weight):
 
 
 @pytest.mark.parametrize(("norm_weight", "kl_weight"), [(0.01, 0.001), (3.0, 0.25)])
-def test_loss_and_gradients_are_those_of_the_paper(clip, images, norm_weight, kl_weight):
+def test_loss_and_gradients_match_the_paper(clip, images, norm_weight, kl_weight):
     module = make(clip, norm_weight=norm_weight, kl_weight=kl_weight)
     torch.manual_seed(9)
     expected = slow_loss(module, images, torch.randn(4, clip.embed_dim), norm_weight, kl_weight)

@@ -1,4 +1,4 @@
-"""Fine-tuning: open_clip's own model trained by hand, its layers' rates, a ResNet's statistics, what is sent."""
+"""Fine-tuning: loss and gradients of open_clip's own model, learning rates by layer, and a ResNet's statistics."""
 
 import copy
 
@@ -29,7 +29,7 @@ def make_clip(kind, **more):
     config = {"embed_dim": 24, "vision_cfg": CONFIGS[kind], "text_cfg": TEXT, **more}
     clip = CLIP(build_model(config), open_clip.SimpleTokenizer(context_length=77), config)
     torch.manual_seed(1)
-    for module in clip.model.modules():  # as after training; at first the last norm of each block is zero
+    for module in clip.model.modules():  # like after training, because the last norm of each block starts at zero
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.running_mean, std=0.2)
@@ -50,7 +50,7 @@ def pixels(clip, count=4, seed=2):
 
 
 def reference_loss(model, head, tokenizer, images, labels):
-    """The cross-entropy by open_clip's own forward pass, image by image and class by class."""
+    """Compute the cross-entropy with open_clip's own forward pass, image by image and class by class."""
     losses = []
     texts = model.encode_text(tokenizer(TEXTS))
     for image, label in zip(images, labels, strict=True):
@@ -64,16 +64,16 @@ def reference_loss(model, head, tokenizer, images, labels):
     return torch.stack(losses).mean()
 
 
-def moved(module):
-    """The module and its own CLIP's weights somewhere else than at the start."""
+def perturb(module):
+    """Add noise to the trained parameters."""
     with torch.no_grad():
         for parameter in module.trainable_by_name().values():
             parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     return module
 
 
-def as_model(module):
-    """open_clip's model with the module's weights, all of which get gradients."""
+def merge_weights(module):
+    """Copy open_clip's model with the module's weights, all of them trainable."""
     model = copy.deepcopy(module.clip.model).requires_grad_(True)
     model.visual = copy.deepcopy(module.visual)
     if module.text is not None:
@@ -87,15 +87,15 @@ def as_model(module):
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES, ids=str)
-def test_it_starts_as_zero_shot_clip_and_has_open_clips_loss_and_gradients(clips, kind, options):
+def test_it_starts_as_zero_shot_clip_and_matches_open_clips_gradients(clips, kind, options):
     module = FineTuning(CLASSES, clips[kind], **options).train()
     images = pixels(module.clip)
     expected = ZeroShotCLIP(CLASSES, module.clip)(images).softmax(-1)
     torch.testing.assert_close(module(images).softmax(-1), expected, rtol=0, atol=1e-5)
-    moved(module)
+    perturb(module)
     loss = module.training_step((images, LABELS), 0)
     loss.backward()
-    model = as_model(module)
+    model = merge_weights(module)
     head = copy.deepcopy(module.head)
     expected = reference_loss(model, head, module.clip.tokenizer, images, LABELS)
     expected.backward()
@@ -110,7 +110,7 @@ def test_it_starts_as_zero_shot_clip_and_has_open_clips_loss_and_gradients(clips
     assert module.trainable_by_name().keys() == trained.keys()
     for name, parameter in module.trainable_by_name().items():
         bound = 1e-5 * max(1.0, trained[name].grad.abs().max().item())
-        expected = trained[name].grad.view_as(parameter)  # some scales are a list of one
+        expected = trained[name].grad.view_as(parameter)  # some scales have shape [1]
         torch.testing.assert_close(parameter.grad, expected, rtol=0, atol=bound, msg=name)
 
 
@@ -120,7 +120,7 @@ TEXT_BLOCKS = {
     "mt5": ("transformer.embed_tokens.weight", "transformer.block.1.layer.0.layer_norm.weight", "proj"),
     "nllb": ("transformer.embed_tokens.weight", "transformer.layers.1.fc1.weight", "transformer.layer_norm.bias"),
 }
-"""The beginnings of names at the bottom, in the second block and at the top of text towers."""
+"""Prefixes of parameter names at the bottom, in the second block and at the top of text towers."""
 LAYERS = {
     "resnet": {
         "visual.conv3.weight": 5,
@@ -153,8 +153,8 @@ for kind, starts in TEXT_BLOCKS.items():
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_rates_fall_from_the_top(clips, kind):
-    """By a half for each layer that is above, as timm counts layers."""
+def test_learning_rates_decay_from_the_top(clips, kind):
+    """They halve for each layer above, as counted by timm."""
     clip = clips[kind] if kind in clips else image_clip(kind.removeprefix("timm "))
     module = FineTuning(CLASSES, clip, layer_decay=0.5, towers="both" if kind in TEXT_BLOCKS else "image")
     trained = module.trainable_by_name()
@@ -166,7 +166,7 @@ def test_rates_fall_from_the_top(clips, kind):
         assert (group.factor, group.decays) == (0.5**steps, trained[name].ndim > 1), name
 
 
-def test_statistics_of_a_resnet_are_frozen_and_not_sent(clips):
+def test_a_resnets_statistics_are_frozen_and_not_uploaded(clips):
     module = FineTuning(CLASSES, clips["resnet"]).train()
     before = {name: value.clone() for name, value in module.state_dict().items() if "running" in name}
     module.training_step((pixels(module.clip), LABELS), 0)
@@ -175,7 +175,7 @@ def test_statistics_of_a_resnet_are_frozen_and_not_sent(clips):
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
-def test_texts_are_those_of_the_weights_that_are_there(clips):
+def test_cached_text_features_follow_the_weights(clips):
     module = FineTuning(CLASSES, clips["vit"], towers="both").eval()
     images = pixels(module.clip)
     other = {name: value * 1.5 for name, value in module.shared_state().items() if name.startswith("text.")}
@@ -185,4 +185,4 @@ def test_texts_are_those_of_the_weights_that_are_there(clips):
         module.load_state(other)
         changed = module(images)
     assert not torch.allclose(changed, first)
-    torch.testing.assert_close(module(images), changed)  # with a gradient they are computed anew
+    torch.testing.assert_close(module(images), changed)  # recomputed with a gradient

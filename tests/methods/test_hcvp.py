@@ -1,4 +1,4 @@
-"""HCVP against its equations, image by image, and what its contrastive losses ask for."""
+"""HCVP: its equations, image by image, and predictions without domain or batch."""
 
 import math
 
@@ -20,7 +20,7 @@ def module(clip):
 
 
 def slow_prompts(module, image):
-    """The two prompts of one image, the task's as a convolution of 1 x 1 over patches that is averaged behind it."""
+    """Compute an image's two prompts, the task prompt as the average of a 1 x 1 convolution over patches."""
     with torch.no_grad():
         patches = module.clip.image.encode(image[None])[1][0, 1:]
     domain = module.domain_generator.weight @ patches.mean(0) + module.domain_generator.bias
@@ -48,15 +48,15 @@ def slow_feature(module, image, domain, task):
 def slow_contrast(vectors, are_alike, temperature):
     terms = []
     for i, vector in enumerate(vectors):
-        alike, others = 0.0, 0.0
+        positives, total = 0.0, 0.0
         for j, other in enumerate(vectors):
             if i == j:
                 continue
             power = math.e ** (F.cosine_similarity(vector, other, dim=0) / temperature)
-            others = others + power
-            alike = alike + power if are_alike(i, j) else alike
-        if isinstance(alike, torch.Tensor):
-            terms.append(-torch.log(alike / others))
+            total = total + power
+            positives = positives + power if are_alike(i, j) else positives
+        if isinstance(positives, torch.Tensor):
+            terms.append(-torch.log(positives / total))
     return sum(terms) / len(terms)
 
 
@@ -70,14 +70,14 @@ def slow_loss(module, images):
     return total + 0.7 * slow_contrast(features, lambda i, j: LABELS[i] == LABELS[j], 0.6)
 
 
-def test_loss_and_gradients_against_image_by_image(module, images):
+def test_loss_and_gradients_match_the_paper(module, images):
     inputs = {"images": images, "domain": torch.tensor(OF)}
     trained = {"domain_generator.weight", "task_generator.weight", "modulation.weight"}
     assert module.trainable_by_name().keys() > trained
     assert_step(module, inputs, torch.tensor(LABELS), slow_loss(module, images))
 
 
-def test_an_image_is_classified_without_its_domain_and_alone(module, images):
+def test_predictions_depend_on_neither_domain_nor_batch(module, images):
     together = module({"images": images, "domain": torch.tensor(OF)})
     alone = torch.cat([module(image[None]) for image in images])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)

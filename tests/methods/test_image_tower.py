@@ -1,4 +1,4 @@
-"""Methods on image towers of timm: each trains where it can and says where it cannot."""
+"""Methods on image towers of timm: each trains on suitable towers and rejects the others."""
 
 from functools import partial
 
@@ -44,7 +44,7 @@ STYLED = {"CCST": partial(CCST, num_clients=2), "StableFDG": partial(StableFDG, 
 
 
 def assert_trains(module, clip):
-    """A step moves all that is trained."""
+    """Assert that a step gives every trained parameter a gradient."""
     images = torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(0)
     begin(module, 0)
@@ -58,11 +58,10 @@ def assert_trains(module, clip):
     assert all(parameter.grad is None for parameter in clip.parameters())
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_methods_train_on_timms_vits(place):
-    """Each method on one tower."""
-    clip = image_clip(["siglip", "biomed", "eva02", "registers"][place])
-    for method in [*PROMPTED.values(), *TUNED.values(), *STYLED.values()][place::4]:
+@pytest.mark.parametrize("index", range(4))
+def test_methods_train_on_timms_vits(index):
+    clip = image_clip(["siglip", "biomed", "eva02", "registers"][index])
+    for method in [*PROMPTED.values(), *TUNED.values(), *STYLED.values()][index::4]:
         assert_trains(method(CLASSES, clip=clip), clip)
 
 
@@ -74,7 +73,7 @@ def test_towers_of_other_kinds_are_fine_tuned(kind, methods):
 
 
 @pytest.mark.parametrize(("kind", "methods"), [("convnext", PROMPTED), ("swin", STYLED)])
-def test_what_a_tower_cannot_do_is_refused_before_training(kind, methods):
+def test_unsuitable_towers_are_rejected_before_training(kind, methods):
     clip = image_clip(kind)
     for method in methods.values():
         with pytest.raises(UserError, match=r"ConvNeXt|SwinTransformer"):

@@ -1,4 +1,4 @@
-"""The linear probe: its three starts, and what its first round computes."""
+"""The linear probe: its three starts, and its first round."""
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ def images(classes):
     return torch.randn(12, 128, generator=generator), torch.tensor(classes).repeat(12 // len(classes))
 
 
-def after_a_round(method, features, labels, server):
-    """The server after a round of two clients, whose steps have batches of four, and their losses."""
+def run_round(method, features, labels, server):
+    """Run a round of two clients with batches of four; return the server and which steps had a gradient."""
     (phase,) = method.configure_phases()
     updates, needs_gradient = [], []
     for number, part in enumerate((slice(0, 4), slice(4, 12))):
@@ -39,7 +39,7 @@ def after_a_round(method, features, labels, server):
 def test_the_first_round_computes_class_means_and_the_next_trains(clip):
     method = LinearProbe(NAMES, clip, start="class_means")
     features, labels = images([0, 2])
-    server, moved = after_a_round(method, features, labels, ServerState.start(method.shared_state()))
+    server, moved = run_round(method, features, labels, ServerState.start(method.shared_state()))
     assert not any(moved)
     unit = F.normalize(features, dim=-1)
     for label in (0, 2):
@@ -47,7 +47,7 @@ def test_the_first_round_computes_class_means_and_the_next_trains(clip):
         torch.testing.assert_close(server.shared["weight"][label], mean / mean.norm(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(server.shared["weight"][1], method.text_features[1])
     server = ServerState(server.shared, deployed=server.deployed, memory=server.memory, round=1)
-    later, moved = after_a_round(method, features, labels, server)
+    later, moved = run_round(method, features, labels, server)
     assert all(moved)
     assert not torch.allclose(later.shared["weight"], server.shared["weight"])
 
@@ -58,5 +58,5 @@ def test_other_starts_train_in_the_first_round(clip, start):
     features, labels = images([0, 1, 2])
     expected = torch.zeros(3, 128) if start == "zeros" else method.text_features
     assert torch.equal(method.weight, expected)
-    _, moved = after_a_round(method, features, labels, ServerState.start(method.shared_state()))
+    _, moved = run_round(method, features, labels, ServerState.start(method.shared_state()))
     assert all(moved)

@@ -1,6 +1,6 @@
-"""Every config on a GPU that is not there: a tensor that stays on the CPU is an error of the operation that meets it.
+"""Every config on a fake GPU, where an operation fails if one of its tensors stays on the CPU.
 
-Each method was used on the CPU before, as what it has kept since then has to move along.
+Each method runs on the CPU first, because its cached tensors must move to the GPU as well.
 """
 
 import pytest
@@ -23,27 +23,27 @@ from tests.helpers.fake_cuda import NEEDS_FAKE_CUDA, VALUES_NEEDED, fake_cuda, m
 CLIENTS = [Client(0, 0, 7, "ink"), Client(1, 1, 5, "paint")]
 GIVEN = {"class_names": ["red", "pale blue", "green"], "domains": ["ink", "paint"], "num_clients": len(CLIENTS)}
 
-CLUSTERS = {"prepare": "clustering asks whether it may stop"}
+CLUSTERS = {"prepare": "clustering checks whether it has converged"}
 NEED_VALUES = {
     "ccst": {"train": "the other clients are those whose slots are filled"},
     "diprompt": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
     "diprompt_labels": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
     "elcfs": {"train": "the other clients are those whose slots are filled"},
-    "fed_apt": {"evaluate": "each mixture of keys is encoded once, however many images have it"},
-    "hcvp": {"train": "vectors without another positive are ignored"},
+    "fed_apt": {"evaluate": "each distinct mixture of keys is encoded once"},
+    "hcvp": {"train": "vectors without a positive are ignored"},
     "plan": {"train": "slots of clients that never sent anything are left out"},
     "plan_released": {"train": "slots of clients that never sent anything are left out"},
-    "proda": {"train": "the prompts that are drawn have their classes in different places"},
-    "stable_fdg": {"train": "styles are drawn only once there are any"},
+    "proda": {"train": "the drawn prompts have different class positions"},
+    "stable_fdg": {"train": "styles are drawn only if any exist"},
     "trip": CLUSTERS,
     "trip_keys": CLUSTERS,
     "trip_lite": CLUSTERS,
     "trip_released": CLUSTERS,
 }
-"""What can't be followed without values, by config and by what is done, with what a value decides there."""
+"""Steps that need values, by config and step, with the decision that depends on a value."""
 
 
-def made(name: str) -> FederatedModule:
+def make(name: str) -> FederatedModule:
     model = yaml.safe_load((configs_folder() / "methods" / f"{name}.yaml").read_text())["model"]
     kind = getattr(fedvlp, model["class_path"])
     options = {option: value for option, value in GIVEN.items() if option in constructor_arguments(kind)}
@@ -54,7 +54,7 @@ def made(name: str) -> FederatedModule:
     return kind(clip=load_clip("fedvlp-tiny"), **options)
 
 
-def batch_of(method: FederatedModule, images: Tensor) -> Batch:
+def make_batch(method: FederatedModule, images: Tensor) -> Batch:
     inputs = prepare(method, images)
     if method.needs_domains:
         inputs["domain"] = torch.tensor([0, 1, 0, 1])
@@ -98,10 +98,10 @@ def evaluate(method: FederatedModule, batch: Batch) -> Tensor:
 
 @NEEDS_FAKE_CUDA
 @pytest.mark.parametrize("name", each_config(default={"plan", "trip"}))
-def test_every_tensor_of_a_method_is_on_its_device(name):
-    method = made(name)
+def test_all_tensors_of_a_method_move_to_its_device(name):
+    method = make(name)
     images = torch.rand(4, 3, method.clip.image_size, method.clip.image_size)
-    batch = batch_of(method, images)
+    batch = make_batch(method, images)
     evaluate(method, batch)
     for phase in check_phases(method):
         local_step(method, batch, phase, CLIENTS[0])
@@ -116,5 +116,5 @@ def test_every_tensor_of_a_method_is_on_its_device(name):
                 assert {result.device.type for result in results if result is not None} <= {"cuda"}
             except VALUES_NEEDED:
                 needs_values.add(part)
-    # What is listed and could be followed fails as well: then the list is to shrink.
+    # A listed step that no longer needs values also fails, so that the list shrinks.
     assert needs_values == NEED_VALUES.get(name, {}).keys()

@@ -1,4 +1,4 @@
-"""A method for other classes than its own: as if it had been made for them, or refused by name."""
+"""Methods used for other classes: equal to a method created for these classes, or rejected."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ from tests.helpers.assertions import assert_equal
 from tests.helpers.configs import LIKE_ANOTHER, METHODS, each_config
 
 OWN = ["red car", "dog", "owl"]
-OTHERS = ["house", "blue bird", "cow"]  # as many, so that no shape tells them from its own
+OTHERS = ["house", "blue bird", "cow"]  # the same number, so that shapes do not reveal them
 OF_THEIR_CLASSES = {"fed_adg", "fed_apt", "fed_deap", "fed_med_clip", "fed_sr", "fine_tuning_head", "pfed_pg"}
 OF_THEIR_CLASSES |= {"fed3r", "fed_cof", "fed_gda", "fed_ncm", "linear_probe", "promptfl_class_specific", "stable_fdg"}
 GIVEN = {"domains": ["ink", "paint"], "num_clients": 2, "templates": 2}
 
 
 def make(name, class_names, clip):
-    """The method of a config, with all tensors moved away from where they start."""
+    """Create the method of a config for these classes."""
     config = yaml.safe_load((configs_folder() / "methods" / f"{name}.yaml").read_text())["model"]
     kind = getattr(fedvlp, config["class_path"])
     known = constructor_arguments(kind)
@@ -30,7 +30,7 @@ def make(name, class_names, clip):
     return kind(class_names, clip=clip, **options).eval()
 
 
-def moved(module):
+def perturb(module):
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for tensor in module.state_dict(keep_vars=True).values():
@@ -40,8 +40,8 @@ def moved(module):
 
 
 @pytest.mark.parametrize("name", each_config({*METHODS} - LIKE_ANOTHER))
-def test_other_classes_are_told_as_by_a_method_that_was_made_for_them(name, clip, images):
-    method = moved(make(name, OWN, clip))
+def test_it_classifies_other_classes_like_a_method_created_for_them(name, clip, images):
+    method = perturb(make(name, OWN, clip))
     if name in OF_THEIR_CLASSES:
         with pytest.raises(
             UserError, match=rf"^{type(method).__name__} can't classify other classes, because the shape"
@@ -62,10 +62,10 @@ def test_other_classes_are_told_as_by_a_method_that_was_made_for_them(name, clip
         assert_equal(others.state_dict(), method.state_dict())
 
 
-def test_what_a_method_learns_later_is_copied_again(clip, images):
-    method = moved(make("promptfl", OWN, clip))
+def test_later_training_updates_the_copy(clip, images):
+    method = perturb(make("promptfl", OWN, clip))
     first = method.for_classes(OTHERS)(images).detach().clone()
-    moved(method)
+    perturb(method)
     again = method.for_classes(OTHERS)
     assert again is method.for_classes(OTHERS)
     reference = make("promptfl", OTHERS, clip)
@@ -75,12 +75,12 @@ def test_what_a_method_learns_later_is_copied_again(clip, images):
 
 
 class NoClasses(FederatedModule):
-    """A method whose classes nobody can change."""
+    """A method without class names."""
 
     def __init__(self, learning_rate: float = 0.1):
         super().__init__()
 
 
-def test_a_method_without_classes_is_told_why():
+def test_a_method_without_class_names_explains_its_error():
     with pytest.raises(UserError, match=r"NoClasses has no argument class_names, so it can.t classify other classes"):
         NoClasses().for_classes(OTHERS)

@@ -1,4 +1,4 @@
-"""pFedMMA's adapters block by block beside CLIP's own modules, what both towers share, and what stays the same."""
+"""pFedMMA: its adapters block by block, and its shared part."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def method(clip):
 
 
 def slow_adapter(method, tower, number, vector):
-    """One token, one hidden unit after another."""
+    """Adapt one token, one hidden unit at a time."""
     for maps in (method.down[tower], method.shared):
         rows = zip(maps.weight[number], maps.bias[number], strict=True)
         vector = torch.stack([(row @ vector + bias).clamp_min(0) for row, bias in rows])
@@ -33,20 +33,20 @@ def slow_adapter(method, tower, number, vector):
 
 
 def slow_tower(method, name):
-    """A tower whose last two blocks have adapters beside them, which read one token after another."""
+    """Add adapters, which run one token at a time, to the last two blocks of a tower."""
     tower = getattr(method.clip, name)
 
-    def beside(number):
+    def make_branch(number):
         def branch(hidden):
             added = [slow_adapter(method, name, number, token) for token in hidden.flatten(0, 1)]
             return method.alpha * torch.stack(added).view_as(hidden)
 
         return branch
 
-    return tower.add_branches({len(tower.blocks) - 2 + number: beside(number) for number in range(2)})
+    return tower.add_branches({len(tower.blocks) - 2 + number: make_branch(number) for number in range(2)})
 
 
-def test_loss_and_gradients_are_those_of_the_equations(method, images):
+def test_loss_and_gradients_match_the_equations(method, images):
     assert len(method.trainable_by_name()) == 10
     texts = method.rows.encode_words(slow_tower(method, "text"))
     expected = slow_cross_entropy(method.clip, slow_tower(method, "image").features(images), texts, LABELS)
@@ -55,14 +55,14 @@ def test_loss_and_gradients_are_those_of_the_equations(method, images):
 
 
 def zero_shot(method, images):
-    """As CLIP's towers compute them, without any branch."""
+    """Compute CLIP's logits without any adapter."""
     clip = method.clip
     return cosine_logits(clip.encode_image(images), method.rows.encode_words(clip.text), clip.logit_scale)
 
 
 @torch.no_grad()
-def test_the_shared_part_alone_is_zero_shot_clip(method, images):
-    """Also where the texts with adapters were just encoded."""
+def test_the_shared_part_only_is_zero_shot_clip(method, images):
+    """Also right after encoding the texts with adapters."""
     own = method(images)
     with method.shared_part_only():
         assert torch.equal(method(images), zero_shot(method, images))

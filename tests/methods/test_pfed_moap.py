@@ -1,4 +1,4 @@
-"""pFedMoAP: its logits image by image, whose prompts the server lends, and what a client keeps."""
+"""pFedMoAP: its logits image by image, the prompts that the server lends, and its learning rates."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ LABELS = torch.tensor([0, 2, 1])
 
 
 def make(clip, **options):
-    """A client of four with two experts; the place of a third is empty."""
+    """Create a client, one of four, with two experts and an empty third slot."""
     torch.manual_seed(0)
     module = PFedMoAP(CLASSES, 4, clip, **{"prompt_length": 4, "heads": 4, **options})
     with torch.no_grad():
@@ -29,7 +29,7 @@ def linear(layer, vector):
 
 
 def reference_logit(module, image, label, prompts):
-    """lambda cos(f, h) / tau + <Pool f, Attn> / tau of one image and class, head by head and expert by expert."""
+    """Compute lambda cos(f, h) / tau + <Pool f, Attn> / tau of one image and class, by head and expert."""
     clip = module.clip
     gating = module.gating
     feature = F.normalize(clip.encode_image(image[None])[0], dim=0)
@@ -50,33 +50,33 @@ def reference_logit(module, image, label, prompts):
 
 
 @pytest.mark.parametrize("options", [{}, {"local_weight": 0.2, "attention_scale": 3.0, "heads": 2}])
-def test_loss_and_gradients(clip, images, options):
-    """Experts get no gradient; the empty place takes no part."""
+def test_loss_and_gradients_match_the_paper(clip, images, options):
+    """Experts get no gradient, and the empty slot has no effect."""
     module = make(clip, **options)
     prompts = [module.local_prompt, module.experts[0], module.experts[1]]
     trained = list(module.trainable_by_name().values())
     loss = module.training_step((images, LABELS), 0)
     losses = []
     for image, label in zip(images, LABELS, strict=True):
-        logits = torch.stack([reference_logit(module, image, place, prompts) for place in range(3)])
+        logits = torch.stack([reference_logit(module, image, name, prompts) for name in range(3)])
         losses.append(torch.logsumexp(logits, 0) - logits[label])
     expected = sum(losses) / 3
     assert len(trained) == 9
     assert_same(loss, expected, trained)
 
 
-def test_on_domains_of_nobody_the_mean_prompt_classifies_alone(clip, images):
+def test_only_the_mean_prompt_classifies_unseen_domains(clip, images):
     module = make(clip)
     features = F.normalize(clip.encode_image(images), dim=-1)
     expected = clip.logit_scale * features @ F.normalize(module.text(module.prompt), dim=-1).T
     with module.shared_part_only():
         torch.testing.assert_close(module(images), expected)
     module.load_state(module.initial_personal_state(module.personal_state()))
-    torch.testing.assert_close(module(images), expected, msg="nor has who never took part anything else")
+    torch.testing.assert_close(module(images), expected, msg="a client that never took part uses only the mean prompt")
 
 
-def filled(*values):
-    """A server to which some clients have sent a prompt of one number; None for those who have not."""
+def make_server(*values):
+    """Create a server with one-number prompts of its clients, or None for a client that has not uploaded."""
     server = ServerState.start({"prompts": torch.zeros(len(values), 1, 1), "prompt": torch.zeros(1, 1)})
     return server.updated(
         {"prompts": torch.tensor([0.0 if value is None else value for value in values])[:, None, None]}
@@ -87,18 +87,18 @@ def lent(pool, server, client):
     return pool.broadcast(server, Client(client, 0, 5))["nonlocal_prompts"].flatten().tolist()
 
 
-def test_the_server_lends_the_nearest():
-    server = filled(5.0, 1.0, None, 9.5, 6.0)
+def test_the_server_lends_the_nearest_prompts():
+    server = make_server(5.0, 1.0, None, 9.5, 6.0)
     pool = ExpertPool(2, Slots("client", 5))
     assert lent(pool, server, 0) == [6.0, 1.0]
     assert lent(pool, server, 1) == [5.0, 6.0]
     assert lent(pool, server, 3) == [6.0, 5.0]
-    assert lent(pool, server, 2) == [0.0, 0.0], "who has sent nothing is near to nobody"
+    assert lent(pool, server, 2) == [0.0, 0.0], "a client that has not uploaded borrows nothing"
     assert lent(ExpertPool(4, Slots("client", 5)), server, 4) == [5.0, 9.5, 1.0, 0.0]
 
 
-def test_the_mean_is_that_of_the_cohort_by_its_images():
-    server = filled(5.0, 1.0, None)
+def test_the_mean_prompt_weights_the_cohort_by_its_images():
+    server = make_server(5.0, 1.0, None)
     sent = [(0, 2.0, 10), (2, 6.0, 30)]
     updates = [ClientUpdate(Client(i, i, n), {"prompts": torch.tensor([[value]])}, n) for i, value, n in sent]
     after = ExpertPool(1, Slots("client", 3)).aggregate(server, updates)
@@ -107,7 +107,7 @@ def test_the_mean_is_that_of_the_cohort_by_its_images():
 
 
 def test_the_gating_has_its_own_learning_rate(clip, images):
-    """A step of plain gradient descent; the next client starts from the mean prompt and what it downloaded."""
+    """Also, a client starts from the mean prompt and the downloaded experts."""
     module = make(clip, gating_lr=0.03)
     module.nonlocal_prompts.copy_(module.experts)
     begin(module, 0, round=1)

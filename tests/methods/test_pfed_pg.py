@@ -1,4 +1,4 @@
-"""pFedPG: what the server generates and how it learns, token by token, and a client's own model image by image."""
+"""pFedPG: the server's generator and its training, token by token, and a client's model image by image."""
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ def make(clip, **options):
     return PFedPG(CLASSES, 3, clip, **{"prompt_length": 2, **options})
 
 
-def sent_back(module, server, clients):
-    """What clients send that moved each number of their prompts."""
+def make_updates(module, server, clients):
+    """Compute updates of clients that add noise to their prompts."""
     updates = []
     for number in clients:
         client = Client(number, number, 4 + number)
@@ -29,7 +29,7 @@ def sent_back(module, server, clients):
 
 
 def reference_prompt(phi, descriptor):
-    """Eqs. 3, 4, token by token."""
+    """Compute Eqs. 3 and 4, token by token."""
     width = phi["query"].shape[1]
     rows = []
     for token in descriptor:
@@ -40,17 +40,17 @@ def reference_prompt(phi, descriptor):
     return torch.stack(rows)
 
 
-def phi_of(state):
+def generator_tensors(state):
     return {name.removeprefix("generator."): value for name, value in state.items() if name != "prompt"}
 
 
-def test_the_server_goes_to_where_clients_went(clip):
-    """phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n); who did not take part keeps its descriptor."""
+def test_the_server_moves_towards_the_clients_prompts(clip):
+    """phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n). Other clients keep their descriptors."""
     module = make(clip, server_lr=0.02)
     server = ServerState.start(module.shared_state())
-    updates = sent_back(module, server, [0, 2])
+    updates = make_updates(module, server, [0, 2])
     after = module.server.aggregate(server, updates)
-    phi = {name: value.double().requires_grad_() for name, value in phi_of(server.shared).items()}
+    phi = {name: value.double().requires_grad_() for name, value in generator_tensors(server.shared).items()}
     product = torch.zeros((), dtype=torch.float64)
     for update in updates:
         prompt = reference_prompt(phi, phi["descriptors"][update.client.id])
@@ -65,14 +65,14 @@ def test_the_server_goes_to_where_clients_went(clip):
         torch.testing.assert_close(moved.double(), 0.02 * gradient, atol=1e-5, rtol=1e-5)
         assert value.shape == moved.shape
     assert torch.equal(after.shared["generator.descriptors"][1], server.shared["generator.descriptors"][1])
-    mean = reference_prompt(phi_of(after.shared), after.shared["generator.descriptors"].mean(0))
+    mean = reference_prompt(generator_tensors(after.shared), after.shared["generator.descriptors"].mean(0))
     torch.testing.assert_close(after.deployed["prompt"], mean, atol=1e-5, rtol=1e-5)
     (phase,) = module.configure_phases()
     assert set(phase.aggregate(server, updates).deployed) == {"prompt"}
 
 
 @pytest.mark.parametrize("trains_head", [True, False])
-def test_loss_and_gradients(clip, images, trains_head):
+def test_loss_and_gradients_match_the_paper(clip, images, trains_head):
     module = make(clip, trains_head=trains_head)
     module.prompt.copy_(0.5 * torch.randn(module.prompt.shape, generator=torch.Generator().manual_seed(3)))
     begin(module, 0)
@@ -96,8 +96,8 @@ def test_the_head_starts_as_zero_shot_clip(clip, images):
     torch.testing.assert_close(module.written(features), ZeroShotCLIP(CLASSES, clip, templates=2)(images))
 
 
-def test_on_domains_of_nobody_the_shared_part_classifies_alone(clip, images):
-    """And for who never took part."""
+def test_only_the_shared_part_classifies_unseen_domains(clip, images):
+    """And images of clients that never took part."""
     module = make(clip)
     features = module.image_features(images)
     torch.testing.assert_close(features, module.visual.encode(images, module.generator(None)[None]))

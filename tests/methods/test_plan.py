@@ -1,4 +1,4 @@
-"""PLAN against its equations, its two stages step by step, and its limit cases."""
+"""PLAN: its equations, its two stages step by step, and its limit cases."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def plan(clip):
     return make(clip)
 
 
-def test_a_rule_of_local_training_measures_what_the_stage_trains(plan, images):
+def test_local_logits_use_the_prompts_of_the_current_stage(plan, images):
     begin(plan, 1)
     torch.testing.assert_close(plan.local_logits(images), plan.prompted.logits(images, plan.pool.own))
     begin(plan, 1, 1)
@@ -40,7 +40,7 @@ def test_a_rule_of_local_training_measures_what_the_stage_trains(plan, images):
 
 
 def probabilities(module, images, prompts):
-    """Eqs. 2-6, one image and one class at a time, through text sequences of the full context."""
+    """Compute Eqs. 2-6, one image and one class at a time, with text sequences of the full context."""
     clip = module.clip
     text = PromptedTextEncoder(clip, CLASSES, prompt_length=4, layout="plain")
     words = text(prompts["text"][0], prompts["text"][1:]).detach().double().numpy()
@@ -50,18 +50,18 @@ def probabilities(module, images, prompts):
 
 
 def stage_one_loss(local, reference, kl_weight):
-    """Eqs. 7, 9 and 10."""
+    """Compute Eqs. 7, 9 and 10."""
     cross_entropy = -np.mean([np.log(row[label]) for row, label in zip(local, LABELS, strict=True)])
     divergence = np.mean([(q * np.log(q / p)).sum() for q, p in zip(reference, local, strict=True)])
     return cross_entropy + kl_weight * divergence
 
 
-def test_probabilities_are_those_of_the_global_prompts(plan, images):
+def test_probabilities_use_the_global_prompts(plan, images):
     assert np.allclose(plan(images).softmax(-1).detach(), probabilities(plan, images, plan.pool.globals), atol=1e-4)
 
 
 @pytest.mark.parametrize("round", [0, 3])
-def test_the_first_round_is_held_to_zero_shot_clip_and_later_ones_to_the_global_prompts(clip, images, round):
+def test_the_teacher_is_zero_shot_clip_and_then_the_global_prompts(clip, images, round):
     module = make(clip, kl_weight=0.7, templates=3)
     begin(module, 1, round=round)
     reference = probabilities(module, images, module.pool.globals)
@@ -73,7 +73,7 @@ def test_the_first_round_is_held_to_zero_shot_clip_and_later_ones_to_the_global_
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_second_stage_is_the_cross_entropy_of_the_mixture(plan, images):
+def test_the_second_stages_loss_is_the_cross_entropy_of_the_mixture(plan, images):
     begin(plan, 1, 1)
     mixed = {kind: plan.pool.aggregators[kind](plan.pool.clients[kind]) for kind in ("text", "visual")}
     local = probabilities(plan, images, mixed)
@@ -81,7 +81,7 @@ def test_second_stage_is_the_cross_entropy_of_the_mixture(plan, images):
     assert plan.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_server_computes_what_the_clients_would(plan):
+def test_the_server_aggregates_like_the_clients(plan):
     server = ServerState.start(plan.shared_state())
     first, second = check_phases(plan)
     client = Client(2, 2, 10)
@@ -97,7 +97,7 @@ def test_the_server_computes_what_the_clients_would(plan):
         torch.testing.assert_close(server.deployed[f"pool.globals.{kind}"], prompts)
 
 
-def test_empty_slots_are_not_mixed_in(plan):
+def test_empty_slots_are_ignored(plan):
     full = {kind: stack.clone() for kind, stack in plan.pool.clients.items()}
     with torch.no_grad():
         for stack in plan.pool.clients.values():
@@ -107,7 +107,7 @@ def test_empty_slots_are_not_mixed_in(plan):
 
 
 @pytest.mark.parametrize("kind", ["text", "visual"])
-def test_without_an_aggregator_the_mean_is_taken(clip, kind):
+def test_without_an_aggregator_prompts_are_averaged(clip, kind):
     module = make(clip, **{f"aggregate_{kind}": False})
     torch.testing.assert_close(module.pool.aggregate()[kind], module.pool.clients[kind].mean(0))
     assert {name.split(".")[2] for name in module.state_dict() if "aggregators" in name} == {"text", "visual"} - {kind}
@@ -136,7 +136,7 @@ def prompts():
 
 @pytest.fixture
 def attention():
-    """An aggregator after some training, so that no part of it is zero."""
+    """Create an aggregator with random parameters, none of them zero."""
     torch.manual_seed(0)
     module = PromptAttention(J, WIDTH, reduction=4)
     spread(module.parameters(), 0.5)
@@ -150,12 +150,12 @@ def over_clients():
 
 
 def perceptron(layers, block, vector):
-    first, last = (layers[place] for place in (0, 2))
+    first, last = (layers[index] for index in (0, 2))
     hidden = vector @ first.weight[block].detach().numpy() + first.bias[block].detach().numpy()
     return np.maximum(hidden, 0) @ last.weight[block].detach().numpy() + last.bias[block].detach().numpy()
 
 
-def test_attention_is_that_of_the_equations(attention, prompts):
+def test_attention_matches_the_equations(attention, prompts):
     expected = np.zeros((J, L, WIDTH))
     for block in range(J):
         scores = []
@@ -165,14 +165,14 @@ def test_attention_is_that_of_the_equations(attention, prompts):
         weights = np.exp(scores) / np.exp(scores).sum()
         assert weights.max() - weights.min() > 0.05
         for k in range(K):  # Eq. 13
-            for place, token in enumerate(prompts[k, block].numpy()):
-                expected[block, place] += weights[k] * (token + perceptron(attention.psi, block, token))
+            for index, token in enumerate(prompts[k, block].numpy()):
+                expected[block, index] += weights[k] * (token + perceptron(attention.psi, block, token))
     assert np.allclose(attention(prompts).detach().numpy(), expected, atol=1e-5)
     assert torch.allclose(attention.weights(prompts).sum(0), torch.ones(J))
 
 
-def test_over_clients_is_pytorchs_attention_with_clients_as_the_sequence(over_clients, prompts):
-    """As the released code builds it: a MultiheadAttention for each block, tokens as the batch, both norms shared."""
+def test_attention_over_clients_equals_pytorchs_with_clients_as_the_sequence(over_clients, prompts):
+    """Like the released code: a MultiheadAttention per block, tokens as the batch, both norms shared."""
     mixed = []
     for block in range(J):
         reference = nn.MultiheadAttention(WIDTH, 4)

@@ -1,4 +1,4 @@
-"""ProDA's loss and gradients by the covariance that it stands for, its bound against draws, and what a step trains."""
+"""ProDA: loss and gradients from the explicit covariance, and the prompts that a step trains."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def make(clip, **options):
 
 
 def slow_variance(images, texts, labels):
-    """The covariance [C, C] of each dimension, and for each image and class the variance of a difference under it."""
+    """Compute each dimension's covariance [C, C], and from it the variance of every logit difference."""
     mean = sum(texts) / len(texts)
     covariances = []
     for dimension in range(texts.shape[-1]):
@@ -37,7 +37,7 @@ def slow_variance(images, texts, labels):
 
 
 def nameless_feature(clip, prompt):
-    """The feature of "[prompt]." through open_clip's own tower."""
+    """Encode "[prompt]." with open_clip's own tower."""
     model = clip.model
     (row,) = model.token_embedding(clip.tokenizer(["."]))
     row = torch.cat([row[:1], prompt, row[1 : 77 - len(prompt)]])
@@ -46,7 +46,7 @@ def nameless_feature(clip, prompt):
 
 
 def slow_loss(clip, images, prompts, drawn, weight):
-    """The loss, one prompt and one class after another, each in a sequence of its own."""
+    """Compute the loss, one prompt and one class at a time."""
     texts = []
     for number in drawn:
         row = []
@@ -65,7 +65,7 @@ def slow_loss(clip, images, prompts, drawn, weight):
 
 
 @pytest.mark.parametrize(("weight", "drawn"), [(0.1, 4), (20.0, 3)])
-def test_loss_and_gradient(clip, images, weight, drawn):
+def test_loss_and_gradient_match_the_paper(clip, images, weight, drawn):
     method = make(clip, prompts_per_step=drawn, orthogonality_weight=weight)
     torch.manual_seed(0)
     loss = method.training_step((images, LABELS), 0)
@@ -76,7 +76,7 @@ def test_loss_and_gradient(clip, images, weight, drawn):
     assert gradient.flatten(1).any(dim=1).all()
 
 
-def test_a_step_trains_the_prompts_that_it_draws(clip, images):
+def test_a_step_trains_only_its_drawn_prompts(clip, images):
     method = make(clip, prompts_per_step=3, orthogonality_weight=0.0)
     trained = []
     for seed in (0, 1):

@@ -1,4 +1,4 @@
-"""ProGrad's gradient number by number, that no step opposes zero-shot CLIP, and where it is PromptFL."""
+"""ProGrad: its gradient number by number, its initial prompt, and its limit cases."""
 
 import pytest
 import torch
@@ -14,14 +14,14 @@ def made(clip, init_words=None, **options):
     return ProGrad(CLASSES, clip, prompt_length=4, init_words=init_words, **options)
 
 
-def labels_of(clip, images, agree):
-    """What zero-shot CLIP says of images, or what it says last."""
+def make_labels(clip, images, agree):
+    """Predict the most likely classes of zero-shot CLIP, or the least likely classes."""
     scores = ZeroShotCLIP(CLASSES, clip)(images)
     return scores.argmax(-1) if agree else scores.argmin(-1)
 
 
 def slow_gradients(module, images, labels):
-    """Value of the cross-entropy, G_d and G_g as lists of numbers, each with a graph of its own, image by image."""
+    """Compute the cross-entropy, G_d and G_g as lists of numbers, image by image with separate graphs."""
     teacher = ZeroShotCLIP(CLASSES, module.clip)(images).softmax(-1).tolist()
     found = []
     for general in (False, True):
@@ -48,8 +48,8 @@ def slow_projection(domain, general, share):
     return [a - share * product / length * b for a, b in zip(domain, general, strict=True)]
 
 
-def stepped(module, images, labels):
-    """The loss of a step and its gradient."""
+def step_gradient(module, images, labels):
+    """Compute a step's loss and gradient."""
     loss = module.training_step((images, labels), 0)
     loss.backward()
     return loss.item(), module.prompt.grad
@@ -57,39 +57,39 @@ def stepped(module, images, labels):
 
 @pytest.mark.parametrize("agree", [True, False])
 @pytest.mark.parametrize("share", [1.0, 0.375])
-def test_gradient_is_that_of_the_paper(clip, images, agree, share):
+def test_gradient_matches_the_paper(clip, images, agree, share):
     module = made(clip, projection=share)
-    labels = labels_of(clip, images, agree)
+    labels = make_labels(clip, images, agree)
     value, domain, general = slow_gradients(module, images, labels)
     opposed = sum(a * b for a, b in zip(domain, general, strict=True)) < 0
-    assert opposed != agree, "one of the labels agrees with the teacher, the other does not"
+    assert opposed != agree, "exactly one choice of labels agrees with the teacher"
     expected = torch.tensor(slow_projection(domain, general, share))
-    loss, found = stepped(module, images, labels)
+    loss, found = step_gradient(module, images, labels)
     assert loss == pytest.approx(value, rel=1e-5)
     assert (found.flatten() - expected).abs().max() < 1e-5 * expected.abs().max().clamp_min(1.0)
 
 
-def test_starts_from_words_behind_zeros(clip):
+def test_initial_words_follow_zeros(clip):
     words = PromptFL(CLASSES, clip, prompt_length=2, init_words="a photo").prompt
     start = made(clip, init_words="a photo").prompt
     assert torch.equal(start[2:], words)
     assert not start[:2].any()
 
 
-def test_a_student_that_is_its_teacher_takes_a_plain_step(clip, images):
-    """The divergence has no gradient then but for rounding, and nothing may be divided by its length."""
+def test_a_student_equal_to_its_teacher_takes_a_plain_step(clip, images):
+    """The divergence's gradient is then only rounding error, and its length must not be a divisor."""
     module = made(clip)
-    labels = labels_of(clip, images, agree=False)
+    labels = make_labels(clip, images, agree=False)
     module.teacher._text_features = module.text(module.prompt).detach()
     module.training_step((images, labels), 0).backward()
     plain = PromptFL(CLASSES, clip, prompt_length=4)
     plain.load_state(module.shared_state())
-    torch.testing.assert_close(module.prompt.grad, stepped(plain, images, labels)[1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(module.prompt.grad, step_gradient(plain, images, labels)[1], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("length", "step"), [(1e-5, 3.0), (1e-2, 0.0)])
-def test_a_direction_is_followed_only_if_it_is_longer_than_rounding(length, step):
-    """The threshold is the square root of the precision, 3.5e-4 of the other gradient's length."""
+def test_a_direction_within_rounding_errors_is_ignored(length, step):
+    """The threshold is the square root of the machine epsilon, 3.5e-4 of the other gradient's length."""
     domain = torch.tensor([[3.0, 0.0]])
     aligned = aligned_gradient(domain, torch.tensor([[-3 * length, 0.0]]), 1.0)
     assert aligned.tolist() == [[step, 0.0]]

@@ -1,4 +1,4 @@
-"""What a method gets without saying anything: features, a cache that is shared where it may be, prompts by name."""
+"""Defaults of PromptLearner: cached features, caches shared between methods, options and baseline."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ SHORT += ("--trainer.runtime.default_callbacks=false",)
 
 
 class Smallest(PromptLearner):
-    """Two kinds of prompts of three vectors, and parameters that are none."""
+    """A method with two kinds of prompts of three vectors, and parameters that are not prompts."""
 
     def __init__(self, class_names, clip="ViT-B-16", depth=1, optimizer=None):
         super().__init__(class_names, clip, optimizer)
@@ -50,20 +50,20 @@ class NeedsImages(Smallest):
 
 
 class Doubled(PromptFL):
-    """Prepares something of its own, although there is no teacher."""
+    """Precomputes different features, even without a teacher."""
 
     def precompute(self, images):
         return {"features": 2 * super().precompute(images)["features"]}
 
 
 class Changed(Doubled):
-    """Computes something else than an earlier version."""
+    """A newer version that precomputes different features."""
 
     precompute_version = 2
     precompute_options = ()
 
 
-def test_features_are_prepared_unless_images_are_needed(clip, images):
+def test_features_are_precomputed_unless_images_are_needed(clip, images):
     features = Smallest(CLASSES, clip)
     assert features.precomputes
     assert torch.equal(features.precompute(images)["features"], clip.encode_image(images))
@@ -72,14 +72,14 @@ def test_features_are_prepared_unless_images_are_needed(clip, images):
     assert whole.precompute(images) == {"images": images}
 
 
-def test_methods_that_compute_the_same_of_an_image_share_a_cache(clip):
+def test_methods_with_equal_precomputation_share_a_cache(clip):
     plain = [ZeroShotCLIP(CLASSES, clip), Smallest(["bird"], clip, depth=2), PromptFL(CLASSES, clip, kl_weight=0.5)]
     plain += [SingleDomain(CLASSES, clip), DiPrompT(CLASSES, ["x", "y"], clip)]
     trip = [TRIP(CLASSES, clip), TRIP(["bird"], clip, kl_weight=0, prompt_length=4, templates=1)]
     doubled = [Doubled(CLASSES, clip), Doubled(CLASSES, clip)]
     changed = [Changed(CLASSES, clip), Changed(["bird"], clip, kl_weight=0.5)]
-    keys = [{method.precompute_key() for method in alike} for alike in (plain, trip, doubled, changed)]
-    assert [len(same) for same in keys] == [1, 1, 1, 1]
+    keys = [{method.precompute_key() for method in group} for group in (plain, trip, doubled, changed)]
+    assert [len(group) for group in keys] == [1, 1, 1, 1]
     assert len(set.union(*keys)) == 4
 
 
@@ -87,9 +87,9 @@ def test_methods_that_compute_the_same_of_an_image_share_a_cache(clip):
     "options",
     [{"num_experts": 2}, {"key_seed": 1}, {"routing": "random"}, {"train_capacity": None}, {"cluster_start": "keys"}],
 )
-def test_options_that_change_what_is_computed_change_the_key(clip, options):
+def test_options_that_affect_precomputation_change_the_key(clip, options):
     assert TRIP(CLASSES, clip, **options).precompute_key() != TRIP(CLASSES, clip).precompute_key()
-    # A method that declares none depends on all of its options.
+    # A method that declares no such options depends on all of them.
     assert Doubled(CLASSES, clip, kl_weight=0.5).precompute_key() != Doubled(CLASSES, clip).precompute_key()
 
 
@@ -108,13 +108,13 @@ def test_variants_of_trip_encode_each_image_once(tmp_path, image_root, monkeypat
         assert len(encoded) == len({bytes(image.numpy()) for image in encoded}) == 54
 
 
-def test_options_are_recorded_with_which_clip_it_is(clip):
+def test_options_and_clip_are_recorded(clip):
     module = Smallest(CLASSES, clip, depth=3)
     assert module.hparams == {"class_names": CLASSES, "depth": 3, "clip": module.describe()["clip"]}
     assert module.describe()["clip"]["name"] == "fedvlp-tiny"
 
 
-def test_it_stands_beside_zero_shot_clip(clip):
+def test_the_baseline_is_zero_shot_clip(clip):
     baseline = Smallest(CLASSES, clip).baseline()
     assert isinstance(baseline, ZeroShotCLIP)
     assert baseline.clip is clip
@@ -122,7 +122,7 @@ def test_it_stands_beside_zero_shot_clip(clip):
 
 
 @pytest.mark.parametrize("kind", [DPFPL, FedPGP, FedPHA, PromptFolio])
-def test_the_shared_prompt_alone_is_promptfl(clip, images, kind):
+def test_the_shared_prompt_only_is_promptfl(clip, images, kind):
     method = kind(CLASSES, clip, prompt_length=8)
     spread(method.trainable_by_name().values(), 0.5)
     plain = PromptFL(CLASSES, clip, prompt_length=8)
@@ -130,6 +130,6 @@ def test_the_shared_prompt_alone_is_promptfl(clip, images, kind):
     with method.shared_part_only():
         torch.testing.assert_close(method(images), plain(images))
     assert not torch.allclose(method(images), plain(images), atol=1e-2)
-    if kind is FedPHA:  # whose own prompt classifies alone, too
+    if kind is FedPHA:  # its local prompt classifies on its own
         plain.load_state({"prompt": method.local_prompt.detach()})
         torch.testing.assert_close(method(images), plain(images))

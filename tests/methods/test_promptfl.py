@@ -1,4 +1,4 @@
-"""PromptFL: what a prompt starts from, where the class stands, and prompts for each class."""
+"""PromptFL: initial words, class positions, and class-specific prompts."""
 
 import torch
 
@@ -9,14 +9,14 @@ CLASSES = ["red circle", "star", "big square"]
 
 
 def test_a_prompt_of_words_is_zero_shot_clip(clip):
-    """With "a photo of a" and nothing more, the text is the one template's, but for the full stop that both have."""
+    """With "a photo of a", the text equals the first template."""
     module = PromptFL(CLASSES, clip, prompt_length=4, init_words="a photo of a")
     expected = zero_shot_text_features(clip, CLASSES, 1)
     ours = torch.nn.functional.normalize(module.text(module.prompt), dim=-1)
     torch.testing.assert_close(ours, torch.nn.functional.normalize(expected, dim=-1), atol=1e-5, rtol=0)
 
 
-def test_the_class_stands_where_it_is_asked_to(clip, images):
+def test_the_class_has_the_chosen_position(clip, images):
     logits = {}
     for position in ("end", "middle", "front"):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Options that make no sense, or towers that a method can't use, are refused when the method is made."""
+"""Constructors of methods reject invalid options and unsuitable towers."""
 
 import pytest
 
@@ -64,11 +64,11 @@ GIVEN = {
         (TRIP, {"matched_to": "experts", "cluster_start": "keys"}, "has no keys for cluster_start"),
     ],
 )
-def test_options_are_refused(clip, kind, options, message):
+def test_invalid_options_are_rejected(clip, kind, options, message):
     with unchecked(), pytest.raises(UserError, match=message):
         kind(**{"class_names": ["cat", "dog"], "clip": clip, **GIVEN.get(kind.__name__, {}), **options})
 
 
-def test_a_number_after_the_clip_is_no_option(clip):
+def test_options_must_be_keywords(clip):
     with pytest.raises(TypeError, match="positional arguments"), unchecked():
         PromptFL(["cat", "dog"], clip, 16)

@@ -1,4 +1,4 @@
-"""StableFDG image by image with the same draws, its attention position by position, and what its draws keep to."""
+"""StableFDG: image by image with the same draws, attention position by position, and properties of the draws."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ LABELS = torch.tensor([2, 0, 1, 2])
 
 
 def make(clip, client=1, **options):
-    """A method whose attention has learned something, with the styles of clients 0 and 3 of 4."""
+    """Create a method with nonzero attention and the styles of clients 0 and 3 of 4."""
     torch.manual_seed(5)
     module = StableFDG(CLASSES, 4, clip, **options)
     with torch.no_grad():
@@ -23,7 +23,7 @@ def make(clip, client=1, **options):
 
 
 def slow_highlight(highlighter, features, other):
-    """The part of the logits of one image, from its positions and those of another, position by position."""
+    """Compute the highlighter's logits of one image and its partner, position by position."""
 
     def unit(layer, row):
         value = layer.weight @ row + layer.bias
@@ -34,7 +34,7 @@ def slow_highlight(highlighter, features, other):
         for one, two in zip(features, other, strict=True)
     ]
     keys = torch.stack([unit(highlighter.key, row) for row in features])
-    scores = (torch.stack(queries) @ keys.T).mean(0)  # over the positions that ask
+    scores = (torch.stack(queries) @ keys.T).mean(0)  # over the query positions
     total = sum(score.exp() for score in scores)
     summed = sum(score.exp() / total * row for score, row in zip(scores, features, strict=True))
     centred = summed - summed.mean()
@@ -42,7 +42,7 @@ def slow_highlight(highlighter, features, other):
     return torch.stack([vector @ scaled for vector in highlighter.classes])
 
 
-def test_attention_is_that_of_the_paper_position_by_position():
+def test_attention_matches_the_paper():
     torch.manual_seed(3)
     highlighter = FeatureHighlighter(6, 3, size=4)
     with torch.no_grad():
@@ -62,8 +62,8 @@ def test_attention_is_that_of_the_paper_position_by_position():
     assert highlighter.weights(features, partners).sum(1).tolist() == pytest.approx([1, 1, 1])
 
 
-def seed_with(explores, shifts):
-    """A seed under which a step does this."""
+def find_seed(explores, shifts):
+    """Find a seed with which a step draws these decisions."""
     for seed in range(100):
         torch.manual_seed(seed)
         if (torch.rand(2) < 0.5).tolist() == [explores, shifts]:
@@ -77,7 +77,7 @@ def slow_style(tokens):
 
 
 def slow_loss(module, images, labels, styles):
-    """Image by image: through the first block, into its style, through the others, and to both parts of the logits."""
+    """Compute the loss image by image: first block, style change, other blocks, both parts of the logits."""
     tower = module.image_tower
     partners = find_partners(labels).tolist()
     last = []
@@ -99,9 +99,9 @@ def slow_loss(module, images, labels, styles):
 
 
 @pytest.mark.parametrize(("explores", "shifts"), [(True, False), (False, True)])
-def test_loss_and_gradients_are_those_of_the_paper(clip, images, explores, shifts):
+def test_loss_and_gradients_match_the_paper(clip, images, explores, shifts):
     module = make(clip)
-    seed = seed_with(explores, shifts)
+    seed = find_seed(explores, shifts)
     torch.manual_seed(seed)
     torch.rand(2)
     tokens = module.image_tower.blocks.run(0, module.image_tower.embed(images)).detach()
@@ -126,7 +126,7 @@ def test_loss_and_gradients_are_those_of_the_paper(clip, images, explores, shift
     assert_same(module.training_step((images, LABELS), 0), expected, list(module.trainable_by_name().values()))
 
 
-def test_a_client_sends_the_mean_and_deviation_of_its_images_styles(clip, images):
+def test_a_client_uploads_the_mean_and_deviation_of_its_images_styles(clip, images):
     module = make(clip)
     module.training_step((images[:3], LABELS[:3]), 0)
     module.training_step((images[3:], LABELS[3:]), 1)
@@ -137,7 +137,7 @@ def test_a_client_sends_the_mean_and_deviation_of_its_images_styles(clip, images
     torch.testing.assert_close(module.upload_state()["statistics.clients"], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_draws():
+def test_draws_are_diverse_balanced_and_within_range():
     far = torch.tensor([[0.0, 0.0], [0.0, 0.01], [9.0, 9.0], [9.0, 9.01]])
     for _ in range(10):
         assert {int(i) // 2 for i in diverse(far, 2)} == {0, 1}
@@ -153,10 +153,10 @@ def test_draws():
     torch.testing.assert_close((both[:, 1] - 1) / 2, share)
 
 
-def test_it_starts_as_fine_tuning_and_the_order_of_images_does_not_matter(clip, images):
+def test_it_starts_as_fine_tuning_and_ignores_the_order_of_images(clip, images):
     module, plain = StableFDG(CLASSES, 4, clip), FineTuning(CLASSES, clip)
     torch.testing.assert_close(module(images), plain(images))
-    moved = make(clip)
+    trained = make(clip)
     order = torch.tensor([2, 0, 3, 1])
-    torch.testing.assert_close(moved(images[order]), moved(images)[order])
-    assert not torch.allclose(moved(images), plain(images), atol=1e-2)
+    torch.testing.assert_close(trained(images[order]), trained(images)[order])
+    assert not torch.allclose(trained(images), plain(images), atol=1e-2)

@@ -1,4 +1,4 @@
-"""SWAD against the paper's algorithm on recorded losses, and the mean of every step's weights in a run."""
+"""SWAD: the paper's algorithm on recorded losses, and the mean over all steps' weights in a run."""
 
 import random
 
@@ -15,10 +15,10 @@ from tests.helpers.toy_federation import noting
 POOL = Client(0, -1, 10, "pool", is_pool=True)
 
 
-def paper(losses, start_patience, end_patience, tolerance):
-    """Algorithm 1 of the paper, line by line, with looks from 0: first and last look whose weights are averaged.
+def run_algorithm_1(losses, start_patience, end_patience, tolerance):
+    """Run Algorithm 1 line by line, and return the first and last evaluation (from 0) in the average.
 
-    Before a start is known it averages from 0; here, as our departure says, from the lowest loss so far.
+    Before a start is found, the paper averages from 0, and fedvlp from the lowest loss so far.
     """
     start, end, threshold = losses.index(min(losses)), len(losses) - 1, None
     for i in range(len(losses)):
@@ -33,8 +33,8 @@ def paper(losses, start_patience, end_patience, tolerance):
     return start, end
 
 
-def deployed(strategy, losses, weights):
-    """What is deployed after each round of these losses, the mean over whose steps is the weight given."""
+def deployed_weights(strategy, losses, weights):
+    """Aggregate rounds with these losses and mean weights, and list the deployed weight after each round."""
     server = ServerState.start({"visual.w": torch.zeros(1)})
     found = []
     for round, (loss, weight) in enumerate(zip(losses, weights, strict=True)):
@@ -47,7 +47,7 @@ def deployed(strategy, losses, weights):
 
 
 def curve(seed):
-    """A noisy valley: it falls, stays, and rises; some twice."""
+    """Draw a noisy valley of losses that falls, stays and rises, sometimes twice."""
     generator = random.Random(seed)
     low = generator.randint(2, 12)
     losses = [1 + abs(i - low) ** 1.5 / 9 * generator.uniform(0.2, 1.5) for i in range(26)]
@@ -55,29 +55,29 @@ def curve(seed):
 
 
 @pytest.mark.parametrize("patience", [(3, 6), (1, 1), (2, 2), (4, 5)])
-def test_equals_the_papers_algorithm_on_any_curve(patience):
-    """After every round as if it were the last; curves begin at once and later, and end or don't."""
+def test_it_equals_the_papers_algorithm_on_any_curve(patience):
+    """Every round is tested as the last one. Some valleys start immediately, and some never end."""
     ends = set()
     for seed in range(40):
         losses = curve(seed)
         weights = [float(value) for value in np.random.default_rng(seed).normal(size=26)]
-        found = deployed(LossValley(*patience, 1.3), losses, weights)
+        found = deployed_weights(LossValley(*patience, 1.3), losses, weights)
         for rounds in range(1, 27):
-            first, last = paper(losses[:rounds], *patience, 1.3)
+            first, last = run_algorithm_1(losses[:rounds], *patience, 1.3)
             assert found[rounds - 1] == pytest.approx(np.mean(weights[first : last + 1]), abs=1e-5)
             ends.add((first > 0, last < rounds - 1))
     assert len(ends) == (2 if patience[0] == 1 else 4)
 
 
-def test_a_loss_once_lower_begins_anew_and_a_high_one_in_between_is_kept():
-    """Worked out by hand: N_s = 2, N_e = 2, r = 1.5."""
-    found = deployed(
+def test_a_lower_loss_restarts_the_average_and_a_single_high_loss_does_not_end_it():
+    """Computed by hand with N_s = 2, N_e = 2, r = 1.5."""
+    found = deployed_weights(
         LossValley(2, 2, 1.5), [4.0, 2.0, 2.5, 9.0, 3.0, 9.0, 9.0, 1.0], [8.0, 2.0, 4.0, 6.0, 8.0, 9.0, 9.0, 9.0]
     )
     assert found == pytest.approx([8, 2, 3, 4, 5, 29 / 5, 5, 5])
 
 
-def test_a_run_deploys_the_mean_over_every_step_of_the_valley(build):
+def test_a_run_deploys_the_mean_over_all_steps_of_the_interval(build):
     run = build("swad", "--trainer.rounds=4", "--trainer.runtime.default_callbacks=false", "--model.optimizer.lr=1e-3")
     steps = []
 
@@ -87,9 +87,9 @@ def test_a_run_deploys_the_mean_over_every_step_of_the_valley(build):
     run.trainer.add_callback(noting(on_round_start=lambda *_: steps.append([]), on_train_batch_end=note))
     server = run.trainer.fit(run.model, run.datamodule)
     losses = [row["validation_loss"] for row in run.trainer.run_state.history]
-    assert [len(of_round) for of_round in steps] == [2, 2, 2, 2]
-    first, last = paper(losses, 3, 6, 1.3)
-    averaged = [weights for of_round in steps[first : last + 1] for weights in of_round]
+    assert [len(round_steps) for round_steps in steps] == [2, 2, 2, 2]
+    first, last = run_algorithm_1(losses, 3, 6, 1.3)
+    averaged = [weights for round_steps in steps[first : last + 1] for weights in round_steps]
     for name in averaged[0]:
         mean = torch.stack([weights[name] for weights in averaged]).mean(0)
         torch.testing.assert_close(server.deployed[f"visual.{name}"].double(), mean, rtol=1e-5, atol=1e-6)
@@ -105,6 +105,6 @@ def test_a_run_deploys_the_mean_over_every_step_of_the_valley(build):
     assert loss == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
 
-def test_is_refused_where_there_are_clients():
+def test_several_clients_are_rejected():
     with pytest.raises(UserError, match="partition Pooled"):
         LossValley(3, 6, 1.3).check([Client(0, 0, 3), Client(1, 1, 3)])

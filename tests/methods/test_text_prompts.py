@@ -1,4 +1,4 @@
-"""Methods with text prompts: loss and gradients class by class, each class in a sequence of its own."""
+"""Methods with text prompts: loss and gradients, encoding one class at a time."""
 
 import math
 
@@ -26,7 +26,7 @@ def hand_written(clip):
 
 
 def slow_cocoop(module, images):
-    """The Meta-Net by hand: it moves the prompt of each image."""
+    """Compute the Meta-Net by hand, which shifts the prompt for each image."""
     first, first_bias, second, second_bias = module.meta_net.parameters()
     loss = 0
     for feature, label in zip(module.clip.encode_image(images), LABELS.tolist(), strict=True):
@@ -45,7 +45,7 @@ def slow_kgcoop(module, images, distance_weight):
 
 
 def slow_fed_pgp(module, images, contrast_weight, temperature):
-    """A class's global feature and its hand-written one are the pair that belongs together."""
+    """Contrast each class's global feature with its handwritten feature (positive) and its own (negative)."""
     own = []
     for vector, shares in zip(module.global_prompt, module.local_left, strict=True):
         own.append(vector + sum(share * row for share, row in zip(shares, module.local_right, strict=True)))
@@ -60,7 +60,7 @@ def slow_fed_pgp(module, images, contrast_weight, temperature):
 
 
 def slow_projector(shared, null_share, projection):
-    """V_2 V_2^T, one direction after another: of all directions of the decomposition, or of those that p_G has."""
+    """Compute V_2 V_2^T, one direction at a time, from the full or the reduced SVD of p_G."""
     directions = np.linalg.svd(shared.detach().numpy(), full_matrices=projection != "minor")[2]
     total = np.zeros((shared.shape[1], shared.shape[1]))
     for direction in directions[math.floor(len(shared) * (1 - null_share)) :]:
@@ -69,15 +69,15 @@ def slow_projector(shared, null_share, projection):
 
 
 def slow_fed_pha(module, images, null_share, projection, margin):
-    """Both cross-entropies, what pulls, and what pushes."""
+    """Sum both cross-entropies, the pulling loss and the pushing loss."""
     shared, own = module.global_prompt, module.local_prompt
     prompts = [own, shared, own @ slow_projector(shared, null_share, projection)]
     texts = [[unit(text) for text in slow_texts(module.clip, prompt)] for prompt in prompts]
     features = module.clip.encode_image(images)
     loss = sum(slow_cross_entropy(module.clip, features, classes, LABELS) for classes in texts[:2])
-    for of_own, of_shared, of_kept in zip(*texts, strict=True):
-        loss = loss + (of_own - of_kept).square().sum() / len(of_own) / len(CLASSES)
-        distance = (of_own - of_shared).square().sum().sqrt()
+    for own_text, shared_text, projected in zip(*texts, strict=True):
+        loss = loss + (own_text - projected).square().sum() / len(own_text) / len(CLASSES)
+        distance = (own_text - shared_text).square().sum().sqrt()
         if distance < margin:
             loss = loss + (margin - distance) / len(CLASSES)
     return loss
@@ -100,30 +100,30 @@ def norm(vector, parts, name):
     return centred / (centred.square().mean() + 1e-5).sqrt() * parts[f"{name}.weight"] + parts[f"{name}.bias"]
 
 
-def attended(query, names, parts, heads):
-    """What one query takes of the names' features, one head after another."""
+def attend(query, names, parts, heads):
+    """Compute multi-head attention of one query to the names' features, one head at a time."""
     weights = [parts[f"attention.{kind}_proj_weight"] for kind in "qkv"]
     biases = parts["attention.in_proj_bias"].chunk(3)
     size = len(query) // heads
     taken = []
     for head in range(heads):
         rows = slice(head * size, (head + 1) * size)
-        asked = weights[0][rows] @ query + biases[0][rows]
+        projected = weights[0][rows] @ query + biases[0][rows]
         keys = [weights[1][rows] @ name + biases[1][rows] for name in names]
         values = [weights[2][rows] @ name + biases[2][rows] for name in names]
-        shares = torch.stack([(asked * key).sum() / math.sqrt(size) for key in keys]).softmax(0)
+        shares = torch.stack([(projected * key).sum() / math.sqrt(size) for key in keys]).softmax(0)
         taken.append(sum(share * value for share, value in zip(shares, values, strict=True)))
     return parts["attention.out_proj.weight"] @ torch.cat(taken) + parts["attention.out_proj.bias"]
 
 
 def slow_fed_tpg(module, images):
-    """Each vector of the prompt by itself, from the names encoded one by one."""
+    """Generate each prompt vector separately, from names that are encoded one by one."""
     clip, parts = module.clip, dict(module.network.named_parameters())
     names = [unit(clip.encode_text(clip.tokenizer([name]))[0]) for name in CLASSES]
     names = [norm(name, parts, "text_norm") for name in names]
     prompt = []
     for query in parts["queries"]:
-        found = attended(norm(query, parts, "query_norm"), names, parts, heads=4)
+        found = attend(norm(query, parts, "query_norm"), names, parts, heads=4)
         hidden = parts["widen.weight"] @ norm(found, parts, "mlp_norm") + parts["widen.bias"]
         half = len(hidden) // 2
         gates = hidden[half:] * (1 + torch.erf(hidden[half:] / math.sqrt(2))) / 2
@@ -138,7 +138,7 @@ SIZES = {
     PromptFolio: {"prompt_length": 4},
 }
 MOVED = {FedPGP: ("local", 0.5), FedPHA: ("", 0.1), PromptFolio: ("", 0.5), FedTPG: ("", 0.1)}
-"""Which parameters are moved from where they start, by their first letters, and how far."""
+"""Prefix of the parameters that get noise, and its deviation."""
 CASES = [
     (CoCoOp, slow_cocoop, {}),
     (KgCoOp, slow_kgcoop, {"distance_weight": 3.0}),
@@ -151,7 +151,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "slow_loss", "options"), CASES)
-def test_loss_and_gradients_are_those_of_the_paper(clip, images, kind, slow_loss, options):
+def test_loss_and_gradients_match_the_paper(clip, images, kind, slow_loss, options):
     torch.manual_seed(5)
     module = kind(CLASSES, clip, **SIZES.get(kind, {}), **options)
     start, deviation = MOVED.get(kind, ("", 0.0))
@@ -159,7 +159,7 @@ def test_loss_and_gradients_are_those_of_the_paper(clip, images, kind, slow_loss
     assert_step(module, images, LABELS, slow_loss(module, images, **options))
 
 
-def test_kgcoop_starts_at_the_hand_written_prompt(clip, images):
+def test_kgcoop_starts_at_the_handwritten_prompt(clip, images):
     start = KgCoOp(CLASSES, clip)
     assert start.distance(start.text(start.prompt)) < 1e-9
     torch.testing.assert_close(start(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-3, rtol=1e-4)

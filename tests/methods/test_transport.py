@@ -1,4 +1,4 @@
-"""FedOTP and PLOT: their plans against POT, their losses patch by patch, and what an image's logits depend on."""
+"""FedOTP and PLOT: transport plans equal to POT's, losses patch by patch, and independence of order and batch."""
 
 import numpy as np
 import ot
@@ -24,10 +24,10 @@ def costs(*shape, seed=0):
     return 1.6 * torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def plan_of_pot(cost, mass, epsilon):
-    """The plan that POT finds; prompts share the mass equally, and no patch gives more than its part of 1.
+def solve_with_pot(cost, mass, epsilon):
+    """Solve with POT. Prompts share the mass equally, and no patch gives more than its part of 1.
 
-    Without a mass all is transported, and each patch gives all that it has.
+    Without ``mass``, each patch gives its whole part.
     """
     prompts, patches = cost.shape
     has = np.full(patches, 1 / patches)
@@ -38,16 +38,16 @@ def plan_of_pot(cost, mass, epsilon):
 
 
 @pytest.mark.parametrize(("mass", "epsilon"), [(0.55, 0.3), (1.0, 0.2), (None, 0.1)])
-def test_the_plan_is_that_of_pot(mass, epsilon):
+def test_the_plan_equals_pots_plan(mass, epsilon):
     cost = costs(3, 2, 11)
     plan = transport_plan(cost, mass, epsilon, 3000)
-    expected = torch.stack([torch.from_numpy(plan_of_pot(each, mass, epsilon)) for each in cost])
+    expected = torch.stack([torch.from_numpy(solve_with_pot(each, mass, epsilon)) for each in cost])
     torch.testing.assert_close(plan, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mass", [0.6, 1.0])
 def test_the_plan_has_its_marginals(mass):
-    """Each prompt takes its share exactly, and no patch gives more than it has; with all the mass each gives it all."""
+    """Each prompt gets exactly its share. No patch gives more than its part, and all of it if mass is 1."""
     plan = transport_plan(costs(4, 2, 9), mass, 0.05, 3000)
     assert (plan >= 0).all()
     torch.testing.assert_close(plan.sum(-1), torch.full((4, 2), mass / 2, dtype=plan.dtype))
@@ -56,8 +56,8 @@ def test_the_plan_has_its_marginals(mass):
     assert (given.min() > 1 - 1e-6) == (mass == 1.0)
 
 
-def test_costs_far_apart_leave_a_plan():
-    """exp(-C / epsilon) alone would be zero everywhere in single precision."""
+def test_large_costs_do_not_underflow():
+    """A direct exp(-C / epsilon) would be zero everywhere in single precision."""
     cost = (1 + costs(2, 9)).float()
     plan = transport_plan(cost, 0.8, 0.004, 100)
     torch.testing.assert_close(plan.sum(-1), torch.full((2,), 0.4))
@@ -65,7 +65,7 @@ def test_costs_far_apart_leave_a_plan():
 
 
 def slow_logits(module, images, prompts):
-    """(1 - <C, T>) / tau, with the plan T of the cost C [N, M] of each image and class, patch by patch."""
+    """Compute (1 - <C, T>) / tau with the plan T of each image and class, and the cost C [N, M] by patch."""
     tower = module.clip.image
     rows = []
     for image in images:
@@ -76,14 +76,14 @@ def slow_logits(module, images, prompts):
             texts = [module.text(prompt)[label] for prompt in prompts]
             cosines = torch.stack([torch.stack([F.cosine_similarity(g, h, dim=0) for g in patches]) for h in texts])
             cost = (1 - cosines).detach().double()
-            plan = torch.from_numpy(plan_of_pot(cost, getattr(module, "mass", None), module.epsilon))
+            plan = torch.from_numpy(solve_with_pot(cost, getattr(module, "mass", None), module.epsilon))
             row.append((1 - ((1 - cosines) * plan).sum()) * module.clip.logit_scale)
         rows.append(torch.stack(row))
     return torch.stack(rows)
 
 
 @pytest.mark.parametrize("kind", [FedOTP, PLOT])
-def test_loss_and_gradients(clip, images, kind):
+def test_loss_and_gradients_match_the_paper(clip, images, kind):
     module = make(clip, kind, iterations=400)
     prompts = [module.global_prompt, module.local_prompt] if kind is FedOTP else module.prompts
     logits = slow_logits(module, images, prompts)
@@ -91,7 +91,7 @@ def test_loss_and_gradients(clip, images, kind):
     assert_step(module, images, LABELS, expected)
 
 
-def test_without_the_local_prompt_the_global_one_takes_all(clip, images):
+def test_without_the_local_prompt_the_global_prompt_gets_all_mass(clip, images):
     module = make(clip, FedOTP, iterations=400)
     with module.shared_part_only():
         alone = module(images)
@@ -101,7 +101,7 @@ def test_without_the_local_prompt_the_global_one_takes_all(clip, images):
 
 
 @torch.no_grad()
-def test_neither_the_order_of_prompts_nor_the_batch_changes_an_image(clip, images):
+def test_logits_depend_on_neither_prompt_order_nor_batch(clip, images):
     module = make(clip, PLOT)
     logits = module(images)
     one_by_one = torch.cat([module(image[None]) for image in images])

@@ -1,7 +1,7 @@
-"""How often a local step makes the processor wait for a GPU, counted for each config on the CPU.
+"""The number of times that a local step would wait for the GPU, counted on the CPU for each config.
 
-It is a client's second step, since the first fills caches. The scaler of 16-mixed, which asks in each step whether
-gradients are finite, is not there.
+The counted step is a client's second step, because the first step fills caches. The gradient scaler of 16-mixed, which
+checks in each step whether gradients are finite, is not included.
 """
 
 from collections import Counter
@@ -18,25 +18,25 @@ from torch.utils._pytree import tree_leaves
 from fedvlp.testing.runs import fit
 from tests.helpers.configs import METHODS, each_config, few_templates
 
-ASKING = {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "_unique2", "unique_dim"}
-ASKING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
+READING = {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "_unique2", "unique_dim"}
+READING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
 ALLOWED = {
-    # Text features of prompts that are not trained now come from a cache if the prompt is still the same.
+    # Compares a frozen prompt with the cached one, to reuse its text features.
     "pfed_moap": {"equal": 1},
     "fast_pt": {"equal": 1},
-    # The same, and which domains' prompts are trained by a batch: the others are not encoded.
+    # The same, and reads which domains a batch contains, to encode only their prompts.
     "diprompt": {"equal": 1, "tolist": 1},
     "diprompt_labels": {"equal": 1, "tolist": 1},
-    # The same, first and deeper prompts. In stage 2, which clients' slots are filled, for each tower.
+    # The same for first and deeper prompts. Stage 2 also reads which clients' slots are filled, per tower.
     "plan": {"equal": 2, "index": 2},
     "plan_released": {"equal": 2, "index": 2},
-    # The main directions of the global prompt, which is trained.
+    # Decomposes the global prompt, which is trained.
     "fed_pha": {"_linalg_svd": 1},
-    # Which images have others that are alike, in three losses.
+    # Three losses select the images that have a positive.
     "hcvp": {"nonzero": 3},
-    # Labels and styles by which images are drawn.
+    # Draws images by their labels and styles.
     "stable_fdg": {"cpu": 2},
-    # On a GPU none: one_hot checks classes on the CPU alone.
+    # None on a GPU, because one_hot checks classes only on the CPU.
     "do_prompt": {"_local_scalar_dense": 2},
     **{name: {"_local_scalar_dense": 2} for name in ("fed3r", "fed_cof", "fed_gda", "fed_ncm")},
     "fed_adg": {"_local_scalar_dense": 2},
@@ -44,12 +44,12 @@ ALLOWED = {
 
 
 class Values(TorchDispatchMode):
-    """Counts who asks for values of tensors, but for those that are on the CPU whatever the device: draws, literals."""
+    """Counts operations that read values of tensors, except tensors that are always on the CPU: draws, literals."""
 
     def __init__(self):
         super().__init__()
         self.waits = Counter()
-        self.on_cpu = {}  # their storages, which stay here so that no other takes the address of one
+        self.on_cpu = {}  # storages, which stay alive so that no other storage gets the same address
 
     def is_on_cpu(self, tensor):
         return tensor.untyped_storage()._cdata in self.on_cpu
@@ -63,7 +63,7 @@ class Values(TorchDispatchMode):
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         is_on_cpu = name == "lift_fresh" or all(map(self.is_on_cpu, tensors))
         by_mask = name.strip("_").startswith("index") and any(each.dtype == torch.bool for each in tensors[1:])
-        if not is_on_cpu and (name in ASKING or by_mask):
+        if not is_on_cpu and (name in READING or by_mask):
             self.waits[name] += 1
         result = func(*args, **kwargs or {})
         for each in tree_leaves(result):
@@ -73,7 +73,7 @@ class Values(TorchDispatchMode):
 
 
 class Copies(TorchFunctionMode):
-    """Counts copies from and to the GPU, which on a CPU are none; those to it that do not block are queued."""
+    """Counts copies from and to the GPU, except non-blocking copies to it, which are queued."""
 
     def __init__(self, values):
         self.values = values
@@ -95,9 +95,9 @@ class Copies(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("name", each_config({*METHODS} - {"zero_shot", "zero_shot_ensemble"}, {"trip"}))
-def test_waits_of_a_step(name, build):
+def test_a_step_waits_no_more_than_allowed(name, build):
     options = [f"--trainer.local.{each}" for each in ("steps=2", "epochs=1", "gradient_clip_val=1")]
-    # Steps alone are counted, so one evaluation is enough.
+    # Only steps are counted, so one evaluation is enough.
     options += ["--trainer.evaluate_every=2", "--trainer.runtime.default_callbacks=false"]
     run = build(name, *few_templates(name), *options)
     values = Values()
@@ -117,7 +117,7 @@ def test_waits_of_a_step(name, build):
         note(index)
 
     def note(index):
-        # From the second round on there are other clients' statistics and prompts.
+        # The second round has statistics and prompts of other clients.
         if index == 1 and run.model.context.round == 1:
             steps.append(values.waits.copy())
 

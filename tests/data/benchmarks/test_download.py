@@ -22,7 +22,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub import REVISION, Hub, Repository
 from tests.helpers.hub_data_sets import COUNTS, FORMS, as_uploaded, parquet, upload
-from tests.helpers.single_domain_trees import BY_NAME, KEPT, food101
+from tests.helpers.single_domain_trees import BY_NAME, FILE_LAYOUTS, food101
 
 PACS = DATA_SETS["PACS"]
 PACS_FILE = "data/train-00000-of-00001.parquet"
@@ -249,7 +249,7 @@ def small_food():
     known = BY_NAME["Food101"]
     sizes = {"Food101": {"train": 12, "test": 3}}
     layouts = tuple(replace(layout, split_counts=sizes) for layout in known.layouts[1:])
-    classes = tuple(KEPT["Food101"].classes)
+    classes = tuple(FILE_LAYOUTS["Food101"].classes)
     return replace(known, class_names=classes, counts={}, domain_counts={"Food101": 15}, layouts=layouts)
 
 

@@ -18,7 +18,7 @@ from tests.helpers.family_trees import cifar, image_clef, wilds
 from tests.helpers.single_domain_trees import (
     BY_NAME,
     COOP_PARTS,
-    KEPT,
+    FILE_LAYOUTS,
     coop,
     flowers102,
     food101,
@@ -53,14 +53,14 @@ def test_a_data_set_is_the_same_images_in_every_layout(load, lay_out, small_file
     assert len({load(name, root).describe()["images"] for root in roots}) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in KEPT if KEPT[name].split_file])
+@pytest.mark.parametrize("name", [name for name in FILE_LAYOUTS if FILE_LAYOUTS[name].split_file])
 def test_coops_split(lay_out, name):
     class_and_number = {image.path.rsplit("/")[-1]: (image.class_name, image.number) for image in images_of(name)}
     files = read_manifest(lay_out(f"{name} CoOp"), BY_NAME[name]).files[name]
     for role, numbers in zip(("train", "validation", "test"), COOP_PARTS.values(), strict=True):
         of_role = [file for file in files if file.role == role]
         chosen = [class_and_number[file.name.rsplit("/")[-1]] for file in of_role]
-        assert Counter(chosen) == Counter((each, number) for each in KEPT[name].classes for number in numbers)
+        assert Counter(chosen) == Counter((each, number) for each in FILE_LAYOUTS[name].classes for number in numbers)
         assert [file.class_name for file in of_role] == [class_name for class_name, _ in chosen]
 
 
@@ -106,7 +106,7 @@ def test_of_caltech101_faces_are_counted_once(tmp_path):
     folder = without_split("Caltech101", "caltech101")(tmp_path) / "caltech101" / "101_ObjectCategories"
     write_images(folder, ["BACKGROUND_Google/1.jpg", "Faces_easy/1.jpg", "Faces_easy/2.jpg"])
     manifest = read_manifest(tmp_path, CALTECH_101)
-    assert {image.class_name for image in manifest.files["Caltech101"]} == set(KEPT["Caltech101"].classes)
+    assert {image.class_name for image in manifest.files["Caltech101"]} == set(FILE_LAYOUTS["Caltech101"].classes)
     assert manifest.notes[0].startswith(
         "skipped 3 images in folders that are not classes: Caltech101/BACKGROUND_Google/1.jpg"
     )

@@ -8,7 +8,7 @@ from tests.helpers.trip import scene, sequential_kmeans
 
 
 def replaced_assignment(costs, limits):
-    """The paper's words: tokens arrive by index; a full cluster takes one that is cheaper and discards its worst."""
+    """Follow the paper: tokens arrive by index, and a full cluster replaces its worst token by a cheaper one."""
     members = [[] for _ in limits]
     for token, row in enumerate(costs):
         cluster = int(np.argmin(row))
@@ -19,7 +19,7 @@ def replaced_assignment(costs, limits):
 
 
 @pytest.mark.parametrize(("seed", "capacity"), [(0, 0.5), (1, 1.0), (2, 2.0), (3, None)])
-def test_equals_the_sequential_algorithm(capacity, seed):
+def test_it_equals_the_sequential_algorithm(capacity, seed):
     tokens, start = scene(seed=seed, scale=[0.3, 1.0, 3.0, 10.0][seed])
     capacities = cluster_capacities(50, 4, capacity)
     clusters = capacity_kmeans(tokens, start, capacities)
@@ -30,7 +30,7 @@ def test_equals_the_sequential_algorithm(capacity, seed):
         np.testing.assert_allclose(clusters.centroids[image].numpy(), centroids, atol=1e-5)
 
 
-def test_an_image_is_clustered_alike_alone_and_in_any_batch():
+def test_clusters_do_not_depend_on_the_batch():
     tokens, start = scene(batch=9, seed=3)
     capacities = cluster_capacities(50, 4, 1.0)
     together = capacity_kmeans(tokens, start, capacities)
@@ -42,7 +42,7 @@ def test_an_image_is_clustered_alike_alone_and_in_any_batch():
         assert torch.equal(alone.centroids[0], together.centroids[image])
 
 
-def test_equal_tokens_and_empty_clusters():
+def test_equal_tokens_and_empty_clusters_match_the_sequential_algorithm():
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randn(3, 8, generator=generator)
     tokens = kinds[torch.randint(3, (4, 30), generator=generator)]
@@ -55,7 +55,7 @@ def test_equal_tokens_and_empty_clusters():
         assert clusters.assignment[image].tolist() == assignment.tolist()
 
 
-def test_keeping_the_cheapest_claimants_is_token_replacement():
+def test_keeping_the_cheapest_tokens_equals_token_replacement():
     costs = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     limits = torch.tensor([5, 3, 20, 1])
     assigned = assign_with_capacity(costs, limits.expand(3, 4))
@@ -75,11 +75,11 @@ def test_keeping_the_cheapest_claimants_is_token_replacement():
         (7, 3, None, [7, 7, 7]),
     ],
 )
-def test_capacities(num_tokens, num_clusters, capacity, expected):
+def test_capacities_are_rounded_like_in_the_paper(num_tokens, num_clusters, capacity, expected):
     assert cluster_capacities(num_tokens, num_clusters, capacity) == expected
 
 
 @pytest.mark.parametrize("arguments", [(3, 4, 1.0), (10, 4, 0.1), (10, 4, -1.0), (10, 0, 1.0)])
-def test_impossible_capacities_are_refused(arguments):
+def test_impossible_capacities_are_rejected(arguments):
     with pytest.raises(UserError):
         cluster_capacities(*arguments)

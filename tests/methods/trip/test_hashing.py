@@ -5,7 +5,7 @@ from fedvlp.methods.trip.hashing import image_seeds, mix, random_start
 
 
 def slow_mix(number):
-    """SplitMix64's finaliser in Python's own whole numbers."""
+    """Compute SplitMix64's finaliser with Python integers."""
     number %= 2**64
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -17,7 +17,7 @@ def test_mixing_is_splitmix():
     assert [value % 2**64 for value in mix(numbers).tolist()] == [slow_mix(value) for value in numbers.tolist()]
 
 
-def test_seeds_depend_on_each_image_alone():
+def test_seeds_depend_only_on_the_image():
     images = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     seeds = image_seeds(images)
     assert len(set(seeds.tolist())) == 5

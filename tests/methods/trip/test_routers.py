@@ -1,4 +1,4 @@
-"""Every router of TRIP against its definition, written out image by image, and what all have in common."""
+"""Every router of TRIP: its definition, image by image, and properties that all routers share."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_start
 
 CLASSES = ["red circle", "star", "big square"]
-LABELS = range(9)  # as many images as the fixture makes
+LABELS = range(9)  # the fixture makes one image per label
 OWN = [
     {"routing": "token", "cluster_start": "keys"},
     {"routing": "token", "key_init": "binary", "train_capacity": None},
@@ -28,7 +28,7 @@ def make(clip, **options):
     torch.manual_seed(0)
     module = TRIP(CLASSES, clip, num_experts=3, prompt_length=4, **options)
     with torch.no_grad():
-        module.experts.mul_(20)  # far from zero, so that experts differ
+        module.experts.mul_(20)  # larger, so that experts differ
     return module
 
 
@@ -46,7 +46,7 @@ def test_weights_sum_to_one_and_are_reproducible(clip, images, options):
 
 
 @pytest.mark.parametrize("options", OWN, ids=str)
-def test_an_images_weights_are_its_own(clip, images, options):
+def test_weights_do_not_depend_on_the_batch(clip, images, options):
     module = make(clip, **options)
     order = torch.tensor([4, 0, 8, 2])
     for training in (True, False):
@@ -55,7 +55,7 @@ def test_an_images_weights_are_its_own(clip, images, options):
         torch.testing.assert_close(route(module, images[3:4], training), weights[3:4])
 
 
-def test_keys_are_constants_that_are_sent_once_where_there_are_any(clip):
+def test_keys_are_constants_that_are_broadcast_once(clip):
     for options in ALL:
         module = make(clip, **options)
         has_keys = options.get("routing", "token") == "token" and "matched_to" not in options
@@ -64,14 +64,14 @@ def test_keys_are_constants_that_are_sent_once_where_there_are_any(clip):
     assert make(clip).router.keys.shape == (3, clip.image_width)
 
 
-def test_uniform_routing_is_the_mean_prompt(clip, images):
+def test_uniform_routing_equals_the_mean_prompt(clip, images):
     module = make(clip, routing="uniform")
     promptfl = PromptFL(CLASSES, clip, prompt_length=4)
     promptfl.load_state({"prompt": module.experts.detach().mean(0)})
     torch.testing.assert_close(module(images), promptfl(images), rtol=1e-4, atol=1e-3)
 
 
-def test_learned_routing_of_tokens_is_their_mean_probability(clip, images):
+def test_learned_token_routing_averages_the_tokens_probabilities(clip, images):
     module = make(clip, routing="learned_token")
     with torch.no_grad():
         module.router.linear.weight.mul_(3)
@@ -85,29 +85,29 @@ def test_learned_routing_of_tokens_is_their_mean_probability(clip, images):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip, images, training):
+def test_without_keys_clusters_are_matched_to_experts_in_the_joint_space(clip, images, training):
     module = make(clip, matched_to="experts")
     tokens = clip.encode_image_tokens(images)[1]
     start = random_start(image_seeds(images), tokens.shape[1], 3, 0)
     capacities = cluster_capacities(tokens.shape[1], 3, 1.0 if training else 2.0)
     clusters = capacity_kmeans(tokens, start, capacities)
     text = torch.stack([module.text(expert) for expert in module.experts]).detach().double().numpy()  # [E, C, d]
-    places = (text / np.linalg.norm(text, axis=2, keepdims=True)).mean(1)
+    means = (text / np.linalg.norm(text, axis=2, keepdims=True)).mean(1)
     weights = route(module, images, training)
     visual = clip.model.visual
     for image in range(9):
         centroids = (visual.ln_post(clusters.centroids[image].float()) @ visual.proj).double().numpy()
-        lengths = np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(places, axis=1))
-        experts = linear_sum_assignment(1 - centroids @ places.T / lengths)[1]
+        lengths = np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(means, axis=1))
+        experts = linear_sum_assignment(1 - centroids @ means.T / lengths)[1]
         sizes = clusters.sizes[image].numpy()
         for cluster, expert in enumerate(experts):
             assert weights[image, expert].item() == pytest.approx(sizes[cluster] / sizes.sum(), abs=1e-6)
 
 
 @pytest.mark.parametrize("routing", ["random", "random_tokens"])
-def test_random_weights_follow_pixels_and_seed(clip, images, routing):
+def test_random_weights_depend_on_pixels_and_seed(clip, images, routing):
     weights = make(clip, routing=routing).precompute(images)["weights"]
-    assert len({tuple(row) for row in weights.tolist()}) > 1  # few tokens may fall alike for two images
+    assert len({tuple(row) for row in weights.tolist()}) > 1  # with few tokens, two images may get equal weights
     changed = images.clone()
     changed[0, 0, 0, 0] += 1e-3
     again = make(clip, routing=routing).precompute(changed)["weights"]

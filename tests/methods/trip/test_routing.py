@@ -20,7 +20,7 @@ def routing_weights(tokens, keys, capacity, start):
 
 
 def slow_routing(tokens, keys, capacity, start):
-    """The routing weights of one image, step by step."""
+    """Compute one image's routing weights step by step."""
     centroids, sizes, _ = sequential_kmeans(tokens, start, cluster_capacities(len(tokens), len(keys), capacity))
     cosines = (centroids @ keys.T) / np.outer(np.linalg.norm(centroids, axis=1), np.linalg.norm(keys, axis=1))
     _, experts = linear_sum_assignment(1 - cosines)
@@ -30,7 +30,7 @@ def slow_routing(tokens, keys, capacity, start):
 
 
 @pytest.mark.parametrize(("num_experts", "capacity"), [(2, None), (4, 1.0), (8, 2.0)])
-def test_equals_the_steps_one_by_one(capacity, num_experts):
+def test_weights_match_the_steps_one_by_one(capacity, num_experts):
     tokens, _ = scene(batch=12, seed=num_experts)
     keys = orthogonal_keys(num_experts, tokens.shape[2], seed=0)
     start = random_start(torch.arange(12), tokens.shape[1], num_experts)
@@ -61,7 +61,7 @@ def test_keys_are_orthonormal():
         orthogonal_keys(9, 8, seed=0)
 
 
-def test_key_start_takes_the_nearest_token_that_is_left():
+def test_key_start_takes_the_nearest_free_token():
     tokens, _ = scene(batch=5, seed=4)
     keys = orthogonal_keys(6, 24, seed=0)
     start = key_start(tokens, keys)
@@ -74,7 +74,7 @@ def test_key_start_takes_the_nearest_token_that_is_left():
             free.remove(best)
 
 
-def test_keys_of_every_kind_have_their_own_generator():
+def test_keys_do_not_use_the_global_generator():
     torch.manual_seed(0)
     expected = torch.rand(2)
     torch.manual_seed(0)
@@ -93,7 +93,7 @@ def test_keys_of_every_kind_have_their_own_generator():
         assert not torch.equal(make_keys(kind, 200, 300, seed=4), keys[kind])
 
 
-def test_balance_loss_item_by_item():
+def test_the_balance_loss_matches_its_definition():
     probabilities = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)).softmax(1).requires_grad_()
     chosen = [max(range(3), key=lambda m, row=row: row[m]) for row in probabilities.tolist()]
     fractions = [chosen.count(m) / 30 for m in range(3)]

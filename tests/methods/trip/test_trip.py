@@ -1,4 +1,4 @@
-"""TRIP against its equations, written out image by image, and against its limit cases."""
+"""TRIP: its equations, written out image by image, and its limit cases."""
 
 from dataclasses import replace
 
@@ -21,13 +21,13 @@ def trip(clip):
     torch.manual_seed(0)
     module = TRIP(CLASSES, clip, num_experts=3, prompt_length=5)
     with torch.no_grad():
-        module.experts.mul_(20)  # far from zero, so that mixing matters
+        module.experts.mul_(20)  # larger, so that mixing has an effect
     return module
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_are_those_of_each_images_own_mixture(trip, images, training):
-    """Eqs. 8 and 9, one image and one class at a time, through sequences of the full context."""
+def test_logits_use_each_images_own_mixture(trip, images, training):
+    """Eqs. 8 and 9, one image and one class at a time, with sequences of the full context."""
     trip.train(training)
     constants = trip.precompute(images)
     plain = PromptedTextEncoder(trip.clip, CLASSES, prompt_length=5, layout="plain")
@@ -42,7 +42,7 @@ def test_logits_are_those_of_each_images_own_mixture(trip, images, training):
 
 
 def test_loss_is_cross_entropy_and_divergence_from_the_teacher(trip, images):
-    """Eq. 12, with the teacher's mean over 60 templates."""
+    """Eq. 12, with a teacher averaged over 60 templates."""
     trip.train()
     text = zero_shot_text_features(trip.clip, CLASSES, 60).numpy()
     features = trip.precompute(images)["features"].numpy()
@@ -55,21 +55,21 @@ def test_loss_is_cross_entropy_and_divergence_from_the_teacher(trip, images):
 
 
 @pytest.mark.parametrize("options", [{}, {"matched_to": "experts"}, {"routing": "learned_token"}])
-def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
+def test_one_expert_equals_promptfl_with_the_divergence(clip, images, options):
     trip = TRIP(CLASSES, clip, num_experts=1, prompt_length=16, **options).train()
     promptfl = PromptFL(CLASSES, clip, kl_weight=0.8).train()
     promptfl.load_state({"prompt": trip.experts[0].detach()})
     assert torch.allclose(trip(images), promptfl(images), atol=1e-4)
     losses = [module.training_step((images, LABELS), 0) for module in (trip, promptfl)]
-    balance = 0.01 if "learned" in options.get("routing", "") else 0  # of one expert the loss is 1
+    balance = 0.01 if "learned" in options.get("routing", "") else 0  # for one expert, the loss is 1
     assert losses[0].item() == pytest.approx(losses[1].item() + balance, rel=1e-5)
     for loss in losses:
         loss.backward()
     torch.testing.assert_close(trip.experts.grad[0], promptfl.prompt.grad, rtol=1e-3, atol=1e-5)
 
 
-def fill(module, value, rounds):
-    """Aggregates one client's uploads of constant tensors, with these values, round after round."""
+def aggregate_rounds(module, value, rounds):
+    """Aggregate one client's constant uploads over rounds, and return the deployed value."""
     server = ServerState.start({"experts": torch.zeros_like(module.experts)})
     (phase,) = module.configure_phases()
     for finished in range(rounds):
@@ -80,17 +80,17 @@ def fill(module, value, rounds):
     return server.deployed["experts"].unique().item()
 
 
-def test_server_averages(clip):
-    """The deployed experts over four rounds that send 1, 2, 3, 4, from a start of 0."""
+def test_server_averages_match_their_definitions(clip):
+    """The deployed experts after four rounds with uploads of 1, 2, 3, 4, starting at 0."""
     averages = {kind: TRIP(CLASSES, clip, server_average=kind, rounds=4) for kind in ("none", "beta", "ema")}
-    deployed = {kind: fill(module, lambda finished: finished + 1.0, 4) for kind, module in averages.items()}
+    deployed = {kind: aggregate_rounds(module, lambda finished: finished + 1.0, 4) for kind, module in averages.items()}
     assert deployed["none"] == 4
-    points = (np.array([0, 0, 1, 2, 3]) + 0.5) / 5  # the start and the first round weigh alike, as released
+    points = (np.array([0, 0, 1, 2, 3]) + 0.5) / 5  # the start and the first round weigh the same, as released
     densities = (points * (1 - points)) ** -0.8
     assert deployed["beta"] == pytest.approx((densities * np.arange(5)).sum() / densities.sum(), rel=1e-5)
     assert deployed["ema"] == pytest.approx(sum(0.01 * 0.99 ** (4 - r) * r for r in range(1, 5)), rel=1e-4)
 
 
-def test_rounds_count_only_where_the_average_depends_on_them(clip):
+def test_rounds_are_described_only_if_the_average_depends_on_them(clip):
     assert "rounds" not in TRIP(CLASSES, clip, rounds=3).describe()
     assert TRIP(CLASSES, clip, rounds=3, server_average="beta").describe()["rounds"] == 3
