@@ -36,28 +36,28 @@ class FileLayout:
 
 
 FILE_LAYOUTS = {
-    "Caltech101": Kept(
+    "Caltech101": FileLayout(
         {"motorbike": "Motorbikes", "airplane": "airplanes", "yin_yang": "yin_yang"},
         "101_ObjectCategories", "{c}/image_{i:04d}.jpg", "split_zhou_Caltech101.json",
     ),
-    "OxfordPets": Kept(
+    "OxfordPets": FileLayout(
         {"abyssinian": "Abyssinian", "american_bulldog": "american_bulldog", "bengal": "Bengal"},
         "images", "{c}_{i}.jpg", "split_zhou_OxfordPets.json",
     ),
-    "StanfordCars": Kept(
+    "StanfordCars": FileLayout(
         dict.fromkeys(("2012 Acura RL Sedan", "2012 Acura TL Sedan", "2012 Ram C/V Cargo Van Minivan"), ""),
         ".", "{part}/{i:05d}.jpg", "split_zhou_StanfordCars.json",
     ),
-    "Flowers102": Kept(
+    "Flowers102": FileLayout(
         {"pink primrose": "image", "fire lily": "image", "pink-yellow dahlia": "image"},
         "jpg", "{c}_{i:05d}.jpg", "split_zhou_OxfordFlowers.json",
     ),
-    "Food101": Kept(
+    "Food101": FileLayout(
         {"apple_pie": "apple_pie", "baby_back_ribs": "baby_back_ribs", "waffles": "waffles"},
         "images", "{c}/{i}.jpg", "split_zhou_Food101.json",
     ),
-    "FGVCAircraft": Kept({"707-320": "", "A300B4": "", "Yak-42": ""}, "images", "{i:07d}.jpg"),
-    "SUN397": Kept(
+    "FGVCAircraft": FileLayout({"707-320": "", "A300B4": "", "Yak-42": ""}, "images", "{i:07d}.jpg"),
+    "SUN397": FileLayout(
         {
             "abbey": "a/abbey",
             "outdoor apartment building": "a/apartment_building/outdoor",
@@ -65,15 +65,15 @@ FILE_LAYOUTS = {
         },
         "SUN397", "{c}/sun_{i}.jpg", "split_zhou_SUN397.json",
     ),
-    "DTD": Kept(
+    "DTD": FileLayout(
         {"banded": "banded", "polka-dotted": "polka-dotted", "zigzagged": "zigzagged"},
         "images", "{c}/{c}_{i:04d}.jpg", "split_zhou_DescribableTextures.json",
     ),
-    "EuroSAT": Kept(
+    "EuroSAT": FileLayout(
         {"Annual Crop Land": "AnnualCrop", "Highway or Road": "Highway", "Sea or Lake": "SeaLake"},
         "2750", "{c}/{c}_{i}.jpg", "split_zhou_EuroSAT.json",
     ),
-    "UCF101": Kept(
+    "UCF101": FileLayout(
         {"Apply_Eye_Makeup": "Apply_Eye_Makeup", "Handstand_Pushups": "Handstand_Pushups", "Yo_Yo": "Yo_Yo"},
         "UCF-101-midframes", "{c}/v_{i}.jpg", "split_zhou_UCF101.json",
     ),

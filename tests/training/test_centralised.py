@@ -1,4 +1,4 @@
-"""Centralised training: the same tensors as ``lightning.Trainer`` on the same pooled batches, and what has no sense."""
+"""Centralised training: equal to ``lightning.Trainer`` on pooled batches, and federated options that it rejects."""
 
 import json
 from pathlib import Path
@@ -49,14 +49,14 @@ def arguments(method):
 
 
 def loader_of_round(data, round, client=None):
-    """The batches of a round, of the pool or of all clients together."""
+    """Create a round's loader, for the pool or for all clients together."""
     return data.train_dataloader(client, seed=derive_seed(0, round, 0, 0))
 
 
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")  # the test measures nothing
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")  # the test evaluates nothing
 @pytest.mark.parametrize("method", ["promptfl", pytest.param("fine_tuning", marks=pytest.mark.every_config)])
-def test_equals_lightnings_trainer(build, method, tmp_path):
-    """Rounds are epochs: weights, moments and step counts after three, with momentum and a falling learning rate."""
+def test_training_equals_lightnings_trainer(build, method, tmp_path):
+    """Compare weights, moments and step counts after three rounds (epochs), with momentum and a schedule."""
     schedule = [
         "--trainer.local.schedule=CosineDecay",
         "--trainer.local.schedule.warmup_rounds=1",
@@ -66,7 +66,7 @@ def test_equals_lightnings_trainer(build, method, tmp_path):
     plain = build(method, *POOLED, *arguments(method))
     plain.model.load_state_dict(ours.model.state_dict())
 
-    def with_schedule():
+    def configure_optimizers():
         optimizer = type(plain.model).configure_optimizers(plain.model)
         lr = optimizer.defaults["lr"]
         rate = CosineDecay(warmup_rounds=1)
@@ -76,7 +76,7 @@ def test_equals_lightnings_trainer(build, method, tmp_path):
     trainer = lightning.Trainer(
         max_epochs=ROUNDS, reload_dataloaders_every_n_epochs=1, default_root_dir=tmp_path, **QUIET
     )
-    plain.model.configure_optimizers = with_schedule
+    plain.model.configure_optimizers = configure_optimizers
     plain.model.train_dataloader = lambda: loader_of_round(plain.datamodule, trainer.current_epoch)
     plain.datamodule.prepare_data()
     plain.datamodule.setup("fit")
@@ -88,12 +88,12 @@ def test_equals_lightnings_trainer(build, method, tmp_path):
     exactly = {"atol": 0, "rtol": 0} if ours.model.needs_images else {"atol": 1e-6, "rtol": 1e-5}
     for name, expected in plain.model.state_dict().items():
         torch.testing.assert_close(ours.model.state_dict()[name], expected, **exactly)
-    kept = ours.trainer.run_state.optimizer_states[0]
+    memory = ours.trainer.run_state.optimizer_states[0]
     theirs = trainer.optimizers[0].state_dict()["state"]
-    counts = [value for name, value in kept.items() if name.endswith("step")]
+    counts = [value for name, value in memory.items() if name.endswith("step")]
     assert all(count.item() == steps for count in counts)
     moments = {"promptfl": "momentum_buffer", "fine_tuning": "exp_avg_sq"}[method]
-    sums = sorted(value.double().sum().item() for name, value in kept.items() if moments in name.split("/"))
+    sums = sorted(value.double().sum().item() for name, value in memory.items() if moments in name.split("/"))
     expected = sorted(state[moments].double().sum().item() for state in theirs.values())
     assert len(sums) == len(expected) > 0
     assert sums == pytest.approx(expected, rel=1e-5, abs=1e-9)
@@ -118,7 +118,7 @@ def test_a_pool_has_the_batches_of_all_clients_together(build):
     ]
 
 
-def test_says_that_it_is_not_federated_wherever_results_stand(build, capsys):
+def test_all_results_are_labelled_as_centralised(build, capsys):
     run = build("coop", "--trainer.rounds=1", "--trainer.local.steps=1")
     run.trainer.fit(run.model, run.datamodule)
     folder = Path(run.trainer.log_dir)
@@ -144,12 +144,11 @@ POOL_ALONE = [Client(0, -1, 9, "pool", is_pool=True)]
 
 
 def options(rounds=2, **options):
-    """The options of a run, by their short names."""
     return RunOptions(rounds, 0, "32-true", **grouped(options))
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_only_a_federation_has_is_refused(name):
+def test_federated_options_are_rejected(name):
     refused = options(**{name: REFUSED[name]})
     with pytest.raises(UserError, match=rf"centrally, without clients, so it does not support \w+\.{name}\. "):
         check_clients(refused, POOL_ALONE)
@@ -157,12 +156,12 @@ def test_what_only_a_federation_has_is_refused(name):
 
 
 @pytest.mark.parametrize(("resets", "rounds"), [(True, 2), (True, 1), (False, 2)])
-def test_an_optimizer_that_starts_anew_is_warned_of(caplog, resets, rounds):
+def test_resetting_the_optimizer_in_each_round_is_warned_about(caplog, resets, rounds):
     check_clients(options(rounds, reset_optimizer=resets), POOL_ALONE)
     assert ("--config centralised" in caplog.text) == (resets and rounds > 1)
 
 
-def test_a_method_whose_clients_know_their_domain_refuses_a_pool(build):
+def test_methods_with_one_domain_per_client_reject_a_pool(build):
     run = build("fed_dpt", POOL, "--trainer.runtime.default_callbacks=false")
     with pytest.raises(UserError, match="ByDomain or Dispersed"):
         run.trainer.fit(run.model, run.datamodule)
@@ -171,15 +170,15 @@ def test_a_method_whose_clients_know_their_domain_refuses_a_pool(build):
 
 
 @pytest.mark.parametrize(("central", "federated"), [("coop", "promptfl"), ("erm", "fine_tuning")])
-def test_is_the_federated_config_on_a_pool(central, federated):
-    """The same model and batch, so that the difference between the two rows is that of federating."""
+def test_the_config_equals_the_federated_config_with_pooled_data(central, federated):
+    """Model and batches are the same, so that results differ only because of the federation."""
     one, other = (yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) for name in (central, federated))
     assert one["model"] == other["model"]
     assert one["data"]["init_args"] == {**other["data"]["init_args"], "partition": "Pooled"}
 
 
 def contains(config, part):
-    """Whether a config has all values of a part, at any depth."""
+    """Check whether a config contains all values of a part, at any depth."""
     for name, value in part.items():
         if not (contains(config[name], value) if isinstance(value, dict) else config[name] == value):
             return False
@@ -187,7 +186,7 @@ def contains(config, part):
 
 
 @pytest.mark.parametrize("name", ["coop", "erm", "swad", "do_prompt", "hcvp"])
-def test_configs_set_what_the_one_for_all_methods_sets(name):
+def test_centralised_configs_contain_the_general_centralised_config(name):
     general = yaml.safe_load((configs_folder() / "centralised.yaml").read_text())
     own = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     for section, options in {"trainer": general["trainer"], "data": general["data"]["init_args"]}.items():
@@ -195,6 +194,6 @@ def test_configs_set_what_the_one_for_all_methods_sets(name):
         assert contains(found, options)
 
 
-def test_real_sites_can_not_be_pooled():
+def test_real_sites_cannot_be_pooled():
     with pytest.raises(UserError, match="one client with its own domain"):
         SitesData(sites=["north", "south"], class_names=["cat", "dog"], partition=Pooled())

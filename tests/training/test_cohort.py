@@ -1,4 +1,4 @@
-"""Which clients take part, drop out or straggle."""
+"""Sampling of cohorts, dropouts and stragglers."""
 
 import csv
 import itertools
@@ -21,7 +21,7 @@ def ids(clients):
 
 
 @pytest.mark.parametrize("size", [1, 3, 6])
-def test_a_sample_has_so_many_different_clients_by_ascending_id(size):
+def test_a_sample_has_distinct_clients_in_ascending_order(size):
     samples = [ids(sample_cohort(CLIENTS, size, seed)) for seed in range(700)]
     assert all(len(sample) == size and sample == sorted(set(sample)) for sample in samples)
     counts = Counter(itertools.chain(*samples))
@@ -34,7 +34,7 @@ COHORT = [Client(id, 0, 10 + id, f"client {id}") for id in (1, 4, 5, 7, 9, 12, 2
 
 
 class Steps(FederationCallback):
-    """Counts the steps of each client in each round, and who is left out."""
+    """Counts each client's steps and dropouts in each round."""
 
     def __init__(self):
         self.taken = Counter()
@@ -48,29 +48,29 @@ class Steps(FederationCallback):
         self.absent[federation.run_state.server.round, client.id] += 1
 
 
-def test_each_client_drops_out_with_the_probability():
+def test_each_client_drops_out_with_the_given_probability():
     counts = Counter()
     for round in range(2_000):
         present = present_clients(COHORT, 0.3, 1, seed=5, round=round)
-        assert present == [client for client in COHORT if client in present], "in the order of the cohort"
+        assert present == [client for client in COHORT if client in present], "keeps the order of the cohort"
         counts.update(client.id for client in present)
     for client in COHORT:
-        # Six deviations of a binomial of 2,000 draws, and the few that stay since somebody must.
+        # Six standard deviations of 2,000 draws, plus the few clients that stay to reach the minimum.
         assert abs(counts[client.id] - 1_400) < 125
 
 
-def test_as_many_stay_as_are_needed():
+def test_at_least_the_minimum_number_of_clients_stays():
     for round in range(50):
         assert len(present_clients(COHORT, 0.999, 3, seed=1, round=round)) == 3
     assert present_clients(COHORT, 0.0, 1, seed=1, round=0) == COHORT
 
 
-def test_a_fixed_share_straggles_and_others_in_each_round():
+def test_a_fixed_share_of_varying_clients_straggles():
     seen = set()
     shares = []
     for round in range(200):
-        found = draw_step_shares(COHORT, 0.25, seed=3, round=round)
-        assert len(found) == 3  # of 2.5, the larger
+        found = shares_of_steps(COHORT, 0.25, seed=3, round=round)
+        assert len(found) == 3  # 2.5, rounded up
         seen |= found.keys()
         shares += found.values()
     assert seen == {client.id for client in COHORT}
@@ -80,7 +80,7 @@ def test_a_fixed_share_straggles_and_others_in_each_round():
     assert draw_step_shares(COHORT, 0.04, seed=3, round=0) == {}
 
 
-def test_who_drops_out_does_not_train_and_keeps_what_it_had(tmp_path):
+def test_dropped_clients_do_not_train_and_are_counted(tmp_path):
     steps = Steps()
     options = {**file_callbacks(), "dropout": 0.5, "rounds": 6}
     options["callbacks"] = [*options["callbacks"], steps]
@@ -97,7 +97,7 @@ def test_who_drops_out_does_not_train_and_keeps_what_it_had(tmp_path):
     assert 0 < len(steps.absent) < 24
 
 
-def test_stragglers_take_a_part_of_their_steps(tmp_path):
+def test_stragglers_take_some_of_their_steps(tmp_path):
     steps = Steps()
     options = {**file_callbacks(), "stragglers": 0.5, "rounds": 3, "epochs": 5}
     options["callbacks"] = [steps]
@@ -111,7 +111,7 @@ def test_stragglers_take_a_part_of_their_steps(tmp_path):
             assert steps.taken[round, client.id] == math.ceil(shares.get(client.id, 1) * whole)
 
 
-def test_a_rule_gets_as_many_uploads_as_it_needs(tmp_path):
+def test_dropout_leaves_enough_uploads_for_the_aggregator(tmp_path):
     options = {**file_callbacks(), "dropout": 0.9, "aggregation": TrimmedMean(share=0.3), "rounds": 4}
     made = federation(tmp_path, name="run", **options)
     made.fit(Linear(), Points(5))

@@ -1,4 +1,4 @@
-"""`fedvlp cost`: counted by hand for made-up methods, and as a command that needs neither weights nor images."""
+"""Communication cost: counted by hand for made-up methods, and the command `fedvlp cost` without weights or images."""
 
 import json
 
@@ -19,7 +19,7 @@ COLUMNS = ["upload_parameters", "upload_bytes", "download_parameters", "download
 
 
 class TwoStages(Linear):
-    """Uploads its own slot of a stack [3, 5], then a half-precision router of 7; 11 constants are sent once."""
+    """Uploads one slot of a stack [3, 5], then 7 bfloat16 router weights. The server sends 11 constants once."""
 
     broadcast_once = ("keys",)
 
@@ -42,8 +42,8 @@ class TwoStages(Linear):
         }
 
 
-def test_phases_are_counted_by_hand():
-    """Down: the whole stack and the router, 15 * 4 + 7 * 2 bytes in each phase. Up: 5 floats, then 7 halves."""
+def test_phases_match_counts_by_hand():
+    """Download in each phase: stack and router, 15 * 4 + 7 * 2 bytes. Upload: 5 floats, then 7 bfloat16."""
     rows = communication_cost(TwoStages(), CLIENTS).rows(rounds=10)
     assert [row["phase"] for row in rows] == ["prompts", "router", "all"]
     for row, counts in zip(rows, [(5, 20, 22, 74), (7, 14, 22, 74), (12, 34, 44, 148)], strict=True):
@@ -55,7 +55,7 @@ def test_phases_are_counted_by_hand():
     assert rows[-1]["total_bytes"] == 10 * 3 * (34 + 148) + 3 * 44
 
 
-def test_total_of_a_cohort_is_that_of_the_clients_of_each_round():
+def test_totals_count_only_the_cohort():
     rows = communication_cost(TwoStages(), CLIENTS).rows(rounds=10, cohort_size=2)
     assert rows[0]["total_parameters"] == 10 * 2 * (5 + 22)
     assert communication_cost(TwoStages(), CLIENTS).rows(10, cohort_size=9) == communication_cost(
@@ -63,7 +63,7 @@ def test_total_of_a_cohort_is_that_of_the_clients_of_each_round():
     ).rows(10)
 
 
-def test_client_that_sends_most_is_shown_and_all_are_summed():
+def test_rows_show_the_largest_upload_and_totals_sum_all_clients():
     class Uneven(TwoStages):
         def configure_phases(self):
             return [Phase("prompts", train=("prompts",), upload=("prompts",), strategy=Keep())]
@@ -80,7 +80,7 @@ def test_client_that_sends_most_is_shown_and_all_are_summed():
     assert row["total_parameters"] == 5 + 10 + 15 + 15 + 3 * 11
 
 
-def test_nothing_is_trained_or_left_behind():
+def test_counting_leaves_the_method_unchanged():
     module = TwoStages()
     with torch.no_grad():
         module.prompts += torch.arange(15).view(3, 5)
@@ -98,8 +98,8 @@ def printed(capsys, *arguments):
 TINY = "--model.clip.name=fedvlp-tiny"
 
 
-def test_command_in_all_forms(capsys):
-    """The tiny CLIP's text is 64 wide: 16 vectors each way, 4 bytes a number."""
+def test_the_command_prints_all_formats(capsys):
+    """Each direction has 16 vectors of the tiny CLIP's width 64, with 4 bytes per value."""
     given = ["--config", "promptfl", TINY, "--trainer.rounds=3", "--data.num_clients=4"]
     (record,) = json.loads(printed(capsys, *given, "--format=json"))
     assert record["upload_parameters"] == record["download_parameters"] == 16 * 64
@@ -112,7 +112,7 @@ def test_command_in_all_forms(capsys):
     assert any(line.startswith("once: ") for line in table)
 
 
-def test_several_methods_are_compared_and_other_configs_are_for_all(capsys, image_root):
+def test_several_methods_share_the_other_configs(capsys, image_root):
     given = ["--config=trip", "-c", "folders", "--config", "promptfl", "--config=zero_shot", TINY]
     given.append(f"--data.root={image_root}")
     rows = json.loads(printed(capsys, *given, "--format=json"))
@@ -125,7 +125,7 @@ def test_several_methods_are_compared_and_other_configs_are_for_all(capsys, imag
 
 
 def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
-    """Class names and clients come from the names of files and folders; broken images do not matter."""
+    """Class names and clients come from file and folder names, so broken images are no problem."""
     root = tmp_path / "images"
     for path in image_root.rglob("*.png"):
         copy = root / path.relative_to(image_root)
@@ -144,7 +144,7 @@ def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
         (["--config=promptfl", "--data.classes=0"], 2, "classes"),
     ],
 )
-def test_mistakes(capsys, arguments, code, message):
+def test_mistakes_are_explained(capsys, arguments, code, message):
     try:
         found = main(["cost", *arguments])
     except SystemExit as stop:

@@ -1,4 +1,4 @@
-"""A disk that is full or that may only be read: one line with the path, and the run goes on later."""
+"""Full or read-only disks: a one-line message with the path, and a run that can resume."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def unbroken(tmp_path_factory):
 
 
 class Disk(FederationCallback):
-    """Refuses, from the third round on, to put a file of a certain kind into its place."""
+    """Fails to write files whose path contains ``kind``, from the third round on."""
 
     def __init__(self, patch, number, kind):
         self.patch = patch
@@ -47,7 +47,7 @@ class Disk(FederationCallback):
     ("number", "kind", "on_disk"),
     [(errno.EROFS, "metrics.csv", False), (errno.EACCES, "checkpoints", False), (errno.ENOSPC, "clients", True)],
 )
-def test_a_disk_that_refuses_ends_the_run_and_it_goes_on_later(tmp_path, monkeypatch, unbroken, number, kind, on_disk):
+def test_a_failing_disk_ends_the_run_and_it_can_resume(tmp_path, monkeypatch, unbroken, number, kind, on_disk):
     with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(number)) as raised:
         train(tmp_path, Disk(patch, number, kind), personal_on_disk=on_disk)
     line = user_hint(raised.value)
@@ -62,6 +62,6 @@ def test_a_disk_that_refuses_ends_the_run_and_it_goes_on_later(tmp_path, monkeyp
     assert run_metrics(resumed) == run_metrics(unbroken[on_disk])
 
 
-def test_an_error_without_a_path_is_a_line_too():
+def test_an_error_without_a_path_is_one_line():
     assert user_hint(OSError(errno.ENOSPC, "No space left on device")).startswith("Reading or writing: No space")
     assert user_hint(OSError("odd")) is None

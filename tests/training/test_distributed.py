@@ -1,4 +1,4 @@
-"""Processes that train different clients: fair shares, and the same results as one process."""
+"""Several processes that share the clients: balanced shares, and the same results as one process."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def num_examples(clients):
 
 
 def loads(sizes, processes):
-    """How many images each process has; together they have all clients, each in the clients' order."""
+    """Count each process's images, after checking that the shares contain all clients in order."""
     clients = [Client(i, 0, size) for i, size in enumerate(sizes)]
     shares = balance_clients(clients, lambda client: client.num_examples, processes)
     assert sorted(chain(*shares), key=lambda client: client.id) == clients
@@ -35,7 +35,7 @@ def loads(sizes, processes):
     return [num_examples(share) for share in shares]
 
 
-def test_shares_are_within_four_thirds_of_the_best():
+def test_shares_are_within_four_thirds_of_the_optimum():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         sizes = torch.randint(1, 20, (7,), generator=generator).tolist()
@@ -48,7 +48,7 @@ def test_shares_are_within_four_thirds_of_the_best():
 
 @pytest.mark.every_config
 def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
-    """Several clients a process, personal tensors and kept optimizers, in memory and on disk."""
+    """With several clients per process, personal tensors and kept optimizers, in memory and on disk."""
     command = [*TORCHRUN, "-m", "tests.helpers.processes", str(tmp_path), "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, capture_output=True, env=environment, timeout=240)
@@ -61,7 +61,7 @@ def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
 
 @pytest.fixture
 def two_ranks(monkeypatch):
-    """A fabric of two ranks, of which the other sends what a function makes of this one's values."""
+    """Return a function that creates a fabric whose second rank sends a function of this rank's values."""
 
     def make(other):
         strategy = GlooStrategy(limit=1.0)
@@ -73,7 +73,7 @@ def two_ranks(monkeypatch):
     return make
 
 
-def test_ranks_of_another_run_are_refused(two_ranks):
+def test_ranks_of_another_run_are_rejected(two_ranks):
     description = {"model": {"init_args": {}}, "split": "x", "optimizer": {"lr": 0.1}}
     state = RunState(ServerState.start({"prompt": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}))
     about = (Points(), description, state, "rounds=3")
@@ -82,13 +82,13 @@ def test_ranks_of_another_run_are_refused(two_ranks):
         check_same_run(two_ranks(lambda fingerprint: fingerprint[::-1]), *about)
 
 
-def test_an_error_of_one_rank_ends_all(two_ranks):
-    def fails():
+def test_an_error_of_one_rank_ends_all_ranks(two_ranks):
+    def fail():
         raise UserError("no images")
 
     assert on_every_process(two_ranks(lambda problem: ""), lambda: 3) == 3
     with pytest.raises(UserError, match=r"^no images$"):
-        on_every_process(two_ranks(lambda problem: ""), fails)
+        on_every_process(two_ranks(lambda problem: ""), fail)
     with pytest.raises(UserError, match=r"^no folder \(found by rank 1\)$"):
         on_every_process(two_ranks(lambda problem: "no folder"), lambda: 3)
 

@@ -1,4 +1,4 @@
-"""Accuracies and predictions of splits of unequal classes and sizes, against a count in plain Python."""
+"""Accuracies and predictions of splits with different classes and sizes, compared with counts in plain Python."""
 
 from dataclasses import replace
 
@@ -18,14 +18,14 @@ GUESSES = [2, 0, 0, 1, 0, 0, 2]  # 4 of 7 are right: 3 of 5, 0 of 1, 1 of 1
 
 
 def points(guesses, labels, sizes):
-    """Batches of these sizes whose logits are the guesses, under a weight of ones on the diagonal."""
+    """Create batches of these sizes that an identity weight classifies as the guesses."""
     features = torch.nn.functional.one_hot(torch.tensor(guesses), 4).float()
     inputs = [{"features": each} for each in features.split(sizes)]
     return list(zip(inputs, torch.tensor(labels).split(sizes), strict=True))
 
 
 class Unequal(Points):
-    """A source domain of two clients' images, one of a single client's, and one that is held out."""
+    """One source domain with two clients, one with a single client, and a held-out domain."""
 
     def __init__(self):
         super().__init__()
@@ -40,8 +40,7 @@ class Unequal(Points):
         return [ink, paint, test, other]
 
 
-def measured(tmp_path, module, personal, data=None):
-    """Scores and predictions."""
+def evaluate_splits(tmp_path, module, personal, data=None):
     predictions = {}
     module.eval()
     fabric = federation(tmp_path).fabric
@@ -50,8 +49,8 @@ def measured(tmp_path, module, personal, data=None):
     return scores, predictions
 
 
-def test_every_image_counts_once_and_every_domain_once(tmp_path):
-    scores, _ = measured(tmp_path, Linear(), {})
+def test_images_count_equally_in_a_domain_and_domains_in_the_mean(tmp_path):
+    scores, _ = evaluate_splits(tmp_path, Linear(), {})
     assert scores == pytest.approx(
         {
             "validation/ink": 100 * 4 / 7,
@@ -66,7 +65,7 @@ def test_every_image_counts_once_and_every_domain_once(tmp_path):
 
 
 def test_a_method_that_shares_nothing_has_no_global_model(tmp_path):
-    class Alone(PersonalBias):
+    class FullyPersonal(PersonalBias):
         personal = ("weight", "bias")
 
         def configure_phases(self):
@@ -79,7 +78,7 @@ def test_a_method_that_shares_nothing_has_no_global_model(tmp_path):
             return [replace(split, name=f"{role}/a", role=role, clients=[owner]) for role in ("personal", "global")]
 
     names = []
-    for module in (PersonalBias(), Alone()):
+    for module in (PersonalBias(), FullyPersonal()):
         scores = evaluate(
             module, Personal(), federation(tmp_path).fabric, module.shared_state(), {}, module.personal_state()
         )
@@ -88,20 +87,20 @@ def test_a_method_that_shares_nothing_has_no_global_model(tmp_path):
     assert names[1] == {"personal/a", "personal", "personal_worst", "personal_spread"}
 
 
-def test_personal_tensors_are_those_of_the_clients_of_the_domain(tmp_path):
-    """Each client's bias makes all its guesses one class; nobody's domain is everybody's."""
+def test_each_domain_is_evaluated_with_its_clients_personal_tensors(tmp_path):
+    """Each client's bias fixes its predicted class. A held-out domain is evaluated with all clients."""
     favourites = {4: 0, 1: 1, 2: 2}
     personal = {}
     for client, label in favourites.items():
         personal[client] = {"bias": 9.0 * torch.nn.functional.one_hot(torch.tensor(label), 3).float()}
-    scores, _ = measured(tmp_path, PersonalBias(), personal)
+    scores, _ = evaluate_splits(tmp_path, PersonalBias(), personal)
     assert scores["validation/ink"] == pytest.approx(100 * (5 / 7 + 1 / 7) / 2)  # clients 4 and 1
     assert scores["validation/paint"] == pytest.approx(100 / 3)  # client 2
     assert scores["held_out/other"] == pytest.approx(100 * (0 + 3 / 4 + 1 / 4) / 3)
 
 
 class TwoParts(PersonalBias):
-    """Uses its bias only where it may."""
+    """Uses its bias only if personal tensors may be used."""
 
     def forward(self, inputs):
         logits = inputs["features"] @ self.weight.T
@@ -109,18 +108,19 @@ class TwoParts(PersonalBias):
 
 
 @pytest.mark.parametrize(("held_out_evaluation", "held_out"), [("each", 100 / 3), ("mean", 0.0), ("shared", 75.0)])
-def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, held_out_evaluation, held_out):
-    """The clients alone are right on 1, 0 and 3 of 4 images; the first, which is surest, decides for all together."""
+def test_held_out_domains_are_evaluated_as_the_method_declares(tmp_path, held_out_evaluation, held_out):
+    """The clients classify 1, 0 and 3 of 4 images correctly. The first client is the most confident."""
     module = TwoParts()
     module.held_out_evaluation = held_out_evaluation
     biases = {4: [0.0, 0.0, 9.0], 1: [3.0, 0.0, 0.0], 2: [0.0, 0.0, 0.0]}
-    scores, _ = measured(tmp_path, module, {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()})
+    personal = {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()}
+    scores, _ = evaluate_splits(tmp_path, module, personal)
     assert scores["validation/paint"] == pytest.approx(200 / 3)  # client 2
     assert scores["held_out/other"] == pytest.approx(held_out)
     assert module.uses_personal
 
 
-def test_scores_filter_roles():
+def test_scores_are_filtered_by_role():
     scores = {"validation/a": 1.0, "validation": 2.0, "test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
     assert filter_roles(scores, ("validation",)) == {"validation/a": 1.0, "validation": 2.0}
     assert filter_roles(scores, ("held_out", "test")) == {"test/a": 3.0, "test": 4.0, "held_out/b": 5.0}
@@ -133,15 +133,15 @@ PERSONAL = {client: {"bias": torch.tensor(bias)} for client, bias in BIASES.item
 
 
 class WithOthers(Points):
-    """Points, with some that are of no class."""
+    """Points, some of which belong to no class."""
 
     def out_of_distribution_splits(self):
         noise = points_split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])
         return [replace(noise, name="out_of_distribution/noise")]
 
 
-def in_plain_words(data, name, bias):
-    """The label, predicted class and confidence of each image, one at a time."""
+def predict_slowly(data, name, bias):
+    """Compute the label, predicted class and confidence of each image, one at a time."""
     split = next(split for split in data.evaluation_splits() if split.name == name)
     found = []
     for inputs, labels in split.loader:
@@ -152,15 +152,15 @@ def in_plain_words(data, name, bias):
 
 
 @pytest.mark.parametrize("held_out_evaluation", ["each", "mean", "shared"])
-def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, held_out_evaluation):
+def test_predictions_have_a_row_per_state_and_a_column_per_image(tmp_path, held_out_evaluation):
     module = PersonalBias()
     module.held_out_evaluation = held_out_evaluation
     data = Points()
-    scores, predictions = measured(tmp_path, module, PERSONAL, data)
+    scores, predictions = evaluate_splits(tmp_path, module, PERSONAL, data)
     for client in data.clients:
         found = predictions[f"validation/{client.name}"]
         assert found.clients == (client.name,)
-        expected = in_plain_words(data, f"validation/{client.name}", BIASES[client.id])
+        expected = predict_slowly(data, f"validation/{client.name}", BIASES[client.id])
         assert list(zip(found.labels.tolist(), found.predicted[0].tolist(), strict=True)) == [e[:2] for e in expected]
         assert found.confidence[0].tolist() == pytest.approx([e[2] for e in expected], rel=1e-5)
     held_out = predictions["held_out/other"]
@@ -171,9 +171,9 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, hel
         assert 100 * rights.item() == pytest.approx(scores[name])
 
 
-def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
-    plain, _ = measured(tmp_path, Linear(), {}, Points())
-    scores, predictions = measured(tmp_path, Linear(), {}, WithOthers())
+def test_images_of_no_class_have_predictions_but_no_accuracy(tmp_path):
+    plain, _ = evaluate_splits(tmp_path, Linear(), {}, Points())
+    scores, predictions = evaluate_splits(tmp_path, Linear(), {}, WithOthers())
     assert scores == plain
     noise = predictions["out_of_distribution/noise"]
     assert noise.predicted.tolist() == [[2, 0]]
@@ -181,6 +181,6 @@ def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
     assert noise.clients == ()
 
 
-def test_what_is_no_number_has_no_confidence():
+def test_nan_has_confidence_zero():
     nan = float("nan")
     assert single_state(torch.tensor([1]), torch.tensor([0]), torch.tensor([nan])).confidence.tolist() == [[0.0]]

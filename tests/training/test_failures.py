@@ -1,4 +1,4 @@
-"""Clients that fail or send what can't be combined: they are left out, and nothing else changes."""
+"""Clients that fail or upload unusable tensors are skipped, and nothing else changes."""
 
 import csv
 import math
@@ -21,7 +21,7 @@ GOOD = {"weight": torch.tensor([[1.0, -3.0, 2.0]]), "bias": torch.tensor([0.5])}
 
 
 class WithoutFirst(Points):
-    """The same clients but the first."""
+    """The same clients, except the first."""
 
     def __init__(self, clients=3):
         super().__init__(clients)
@@ -39,7 +39,7 @@ class Failing(Linear):
         loss = super().training_step(batch, batch_idx)
         if self.context.client.id == 0 and self.context.round in self.rounds and batch_idx == 1 and self.times:
             self.times -= 1
-            loss.backward(retain_graph=True)  # a gradient that must not reach the next client
+            loss.backward(retain_graph=True)  # this gradient must not reach the next client
             raise self.error
         return loss
 
@@ -54,7 +54,7 @@ class FailingPersonal(PersonalBias):
 
 
 class Uploads(Linear):
-    """Uploads something else from the first client."""
+    """Replaces the first client's upload."""
 
     instead = None
 
@@ -67,7 +67,7 @@ class Uploads(Linear):
         return self.training and bool(self._logged)
 
 
-def shared_after(tmp_path, module, data=None, **options):
+def fit_shared(tmp_path, module, data=None, **options):
     return federation(tmp_path, name="run", **{**file_callbacks(), **options}).fit(module, data or Points()).shared
 
 
@@ -76,12 +76,12 @@ def rows(tmp_path):
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def test_a_client_that_raises_is_left_out_and_the_others_go_on(tmp_path, capsys):
+def test_a_client_that_raises_is_skipped_and_the_others_continue(tmp_path, capsys):
     failing = Failing()
     failing.rounds = range(5)
     options = {"rounds": 2}
-    found = shared_after(tmp_path / "failing", failing, **options)
-    expected = shared_after(tmp_path / "without", Linear(), WithoutFirst(), **options)
+    found = fit_shared(tmp_path / "failing", failing, **options)
+    expected = fit_shared(tmp_path / "without", Linear(), WithoutFirst(), **options)
     torch.testing.assert_close(found["weight"], expected["weight"], rtol=0, atol=0)
     assert [row["clients/failed"] for row in rows(tmp_path / "failing")] == ["1", "1"]
     printed = capsys.readouterr().out
@@ -91,17 +91,17 @@ def test_a_client_that_raises_is_left_out_and_the_others_go_on(tmp_path, capsys)
     assert "raise self.error" in second.read_text(encoding="utf-8")
 
 
-def test_a_second_try_gives_what_would_have_been_and_is_said_and_counted(tmp_path, capsys):
+def test_a_retry_gives_the_same_result_and_is_reported(tmp_path, capsys):
     failing = Failing()
     failing.times = 1
-    found = shared_after(tmp_path / "failing", failing, on_failure="retry")
+    found = fit_shared(tmp_path / "failing", failing, on_failure="retry")
     assert [row["clients/retried"] for row in rows(tmp_path / "failing")] == ["", "1", ""]
-    said = "round 2: client 'client0' succeeded on retry; at first it raised RuntimeError: the disk is gone\n"
-    assert said in capsys.readouterr().out
-    assert torch.equal(found["weight"], shared_after(tmp_path / "whole", Linear())["weight"])
+    message = "round 2: client 'client0' succeeded on retry; at first it raised RuntimeError: the disk is gone\n"
+    assert message in capsys.readouterr().out
+    assert torch.equal(found["weight"], fit_shared(tmp_path / "whole", Linear())["weight"])
     failing = Failing()
     failing.times = 2
-    shared_after(tmp_path / "twice", failing, on_failure="retry")
+    fit_shared(tmp_path / "twice", failing, on_failure="retry")
     assert rows(tmp_path / "twice")[1]["clients/failed"] == "1"
 
 
@@ -122,7 +122,7 @@ LACKING = r"Round 2, phase 'train': TrimmedMean needs uploads of 3 clients, got 
 )
 def test_a_failure_that_ends_the_run_leaves_its_checkpoint(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
-        shared_after(tmp_path, Failing(), **options)
+        fit_shared(tmp_path, Failing(), **options)
     (path,) = tmp_path.glob("run/*/checkpoints/*")
     assert load_checkpoint(path)[0].server.round == 1
 
@@ -136,7 +136,7 @@ class InTwoDomains(Points):
 
 
 class BySlots(Failing):
-    """Keeps one weight a domain."""
+    """Has one weight per domain."""
 
     def __init__(self):
         super().__init__()
@@ -152,18 +152,18 @@ class BySlots(Failing):
         return [replace(phase, strategy=Slots("domain")) for phase in super().configure_phases()]
 
 
-def test_a_rule_that_lacks_uploads_of_a_domain_leaves_it_and_says_so(tmp_path, capsys):
+def test_a_domain_with_too_few_uploads_stays_unchanged_and_is_reported(tmp_path, capsys):
     options = {"rounds": 2, "aggregation": CoordinateMedian(), **file_callbacks(), "callbacks": [Checkpoints(keep=5)]}
     federation(tmp_path, name="run", **options).fit(BySlots(), InTwoDomains())
     first, second = (load_checkpoint(path)[0].server.shared for path in sorted(tmp_path.glob("run/*/checkpoints/*")))
     moved = (first["weight"] != second["weight"]).flatten(1).any(1)
     assert moved.tolist() == [False, True]
     assert first["weight"].flatten(1).any(1).tolist() == [True, True]
-    said = "Round 2, phase 'train', domain 0: CoordinateMedian needs uploads of 3 clients, got 2"
-    assert f"{said}. Its tensors are unchanged." in capsys.readouterr().out
+    message = "Round 2, phase 'train', domain 0: CoordinateMedian needs uploads of 3 clients, got 2"
+    assert f"{message}. Its tensors are unchanged." in capsys.readouterr().out
 
 
-def test_what_stays_on_a_client_that_fails_is_as_before_the_round(tmp_path):
+def test_a_failing_client_keeps_its_state_from_before_the_round(tmp_path):
     for disk in (False, True):
         folder = tmp_path / str(disk)
         options = {**file_callbacks(), "callbacks": [Checkpoints(keep=5)], "reset_optimizer": False}
@@ -177,17 +177,17 @@ def test_what_stays_on_a_client_that_fails_is_as_before_the_round(tmp_path):
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_where_every_client_fails_the_error_is_shown_as_it_is(tmp_path):
+def test_if_every_client_fails_the_original_error_is_raised(tmp_path):
     failing = Failing()
     failing.rounds = (0,)
     data = Points(clients=1)
     with pytest.raises(RuntimeError, match="the disk is gone"):
-        shared_after(tmp_path, failing, data)
+        fit_shared(tmp_path, failing, data)
 
 
-def test_a_mistake_of_a_callback_is_none_of_the_clients(tmp_path):
+def test_an_error_of_a_callback_ends_the_run(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        shared_after(tmp_path, Linear(), callbacks=[noting(on_train_batch_end=lambda *_: 1 / 0)])
+        fit_shared(tmp_path, Linear(), callbacks=[noting(on_train_batch_end=lambda *_: 1 / 0)])
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_a_mistake_of_a_callback_is_none_of_the_clients(tmp_path):
         (lambda state: {"weight": state["weight"] + 1e30}, "more than max_update_norm of 50"),
     ],
 )
-def test_what_cannot_be_combined_is_left_out(tmp_path, capsys, monkeypatch, instead, reason):
+def test_an_unusable_upload_is_skipped(tmp_path, capsys, monkeypatch, instead, reason):
     monkeypatch.setattr(Uploads, "instead", staticmethod(instead), raising=False)
     options = {"rounds": 2, "max_update_norm": 50.0}
     with unchecked():
-        found = shared_after(tmp_path / "found", Uploads(), **options)
-    expected = shared_after(tmp_path / "expected", Linear(), WithoutFirst(), **options)
+        found = fit_shared(tmp_path / "found", Uploads(), **options)
+    expected = fit_shared(tmp_path / "expected", Linear(), WithoutFirst(), **options)
     assert torch.equal(found["weight"], expected["weight"])
     printed = capsys.readouterr().out
     assert "round 1: client 'client0' is skipped: it " in printed
@@ -211,7 +211,7 @@ def test_what_cannot_be_combined_is_left_out(tmp_path, capsys, monkeypatch, inst
     assert [rows(tmp_path / "found")[1][name] for name in counted] == ["1"]
 
 
-def refusal(update: ClientUpdate, shared: State = GOOD, max_norm: float | None = None) -> str:
+def find_error(update: ClientUpdate, shared: State = GOOD, max_norm: float | None = None) -> str:
     return update_error(update, tensor_specs(GOOD), shared, max_norm)
 
 
@@ -232,49 +232,49 @@ WEIGHT = GOOD["weight"]
         ({**GOOD, "weight": WEIGHT * math.inf}, "uploads NaN or infinity"),
     ],
 )
-def test_forms_of_uploads(upload, reason):
+def test_malformed_uploads_are_explained(upload, reason):
     with unchecked():
-        found = upload_error(upload) or refusal(ClientUpdate(Client(0, 0, 5), upload, 5))
+        found = upload_error(upload) or find_error(ClientUpdate(Client(0, 0, 5), upload, 5))
     assert reason in found
 
 
 @pytest.mark.parametrize("weight", [0, -10, math.nan, math.inf, True])
-def test_a_weight_is_a_number_above_zero(weight):
+def test_num_examples_must_be_a_positive_number(weight):
     update = ClientUpdate(Client(0, 0, 5), GOOD, 5)
-    assert refusal(update) == ""
+    assert find_error(update) == ""
     with unchecked():
         wrong = replace(update, num_examples=weight)
-    assert "training images" in refusal(wrong)
+    assert "training images" in find_error(wrong)
 
 
-def test_the_norm_is_that_of_the_difference_over_all_tensors():
+def test_the_norm_covers_the_change_of_all_tensors():
     moved: State = {"weight": GOOD["weight"] + torch.tensor([[0.0, 3.0, 0.0]]), "bias": GOOD["bias"] - 4.0}
     update = ClientUpdate(Client(0, 0, 5), moved, 5)
-    assert refusal(update, GOOD, 5.001) == ""
-    said = refusal(update, GOOD, 4.999)
-    assert said == "moved by 5, more than max_update_norm of 4.999"
+    assert find_error(update, GOOD, 5.001) == ""
+    error = find_error(update, GOOD, 4.999)
+    assert error == "moved by 5, more than max_update_norm of 4.999"
     slots = {"weight": torch.zeros(6, 1, 3), "bias": GOOD["bias"]}
-    said = refusal(update, slots, 4.5)
-    assert said.startswith("moved by 4.583,"), "sqrt(1 + 0 + 4 of the weight itself, and 16 of the bias's move)"
+    error = find_error(update, slots, 4.5)
+    assert error.startswith("moved by 4.583,"), "sqrt(1 + 0 + 4 from the weight and 16 from the bias's change)"
 
 
 class WithoutMemory(Failing):
-    """Has no memory left on the first client, and notes what its steps made that is there when the next one trains."""
+    """Runs out of memory on the first client, and records whether its tensors exist when the next client trains."""
 
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand more")
 
     def training_step(self, batch, batch_idx):
         made = batch[1].clone()
         if self.context.client.id == 0:
-            self.of_first = weakref.ref(made)
+            self.first = weakref.ref(made)
         else:
-            self.is_left = self.of_first() is not None
+            self.is_left = self.first() is not None
         return super().training_step(batch, batch_idx)
 
 
-def test_without_memory_the_batch_size_is_named_and_the_next_client_has_all(tmp_path, capsys):
+def test_out_of_memory_advises_a_smaller_batch_and_frees_memory(tmp_path, capsys):
     failing = WithoutMemory()
-    shared_after(tmp_path, failing, rounds=2)
+    fit_shared(tmp_path, failing, rounds=2)
     assert "Tried to allocate 2.00 GiB.; lower data.batch_size" in capsys.readouterr().out
     assert not failing.is_left
 
@@ -282,14 +282,14 @@ def test_without_memory_the_batch_size_is_named_and_the_next_client_has_all(tmp_
 @pytest.mark.parametrize(
     "options", [{"min_clients": 0}, {"max_update_norm": 0.0}, {"max_update_norm": math.nan}, {"min_clients": 4}]
 )
-def test_options_that_make_no_sense_are_refused(tmp_path, options):
+def test_invalid_options_are_rejected(tmp_path, options):
     (name,) = options
     with pytest.raises(UserError, match=name):
         federation(tmp_path, **options).fit(Linear(), Points())
 
 
 class Diverging(PersonalBias):
-    """Uploads NaN from the first client, and keeps infinity on the others."""
+    """Uploads NaN from the first client, and stores infinity on the others."""
 
     def upload_state(self):
         state = super().upload_state()
@@ -303,21 +303,21 @@ class Diverging(PersonalBias):
         return self.context.client.id == client and bool(self._logged)
 
 
-def test_where_all_diverge_the_run_ends_and_says_so(tmp_path):
+def test_if_all_clients_diverge_the_run_ends(tmp_path):
     found = []
 
     def note(federation, phase, client, reason, is_skipped):
         assert is_skipped
         found.append((phase.name, client.id, reason))
 
-    told = noting(on_client_problem=note)
+    callback = noting(on_client_problem=note)
     with pytest.raises(UserError, match=r"Round 1, phase 'both': NaN or infinity on 3 of 3 clients, so training div"):
-        federation(tmp_path, default_callbacks=False, callbacks=[told]).fit(Diverging(), Points())
-    kept = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
-    assert found == [("both", 0, "uploads NaN or infinity"), *kept]
+        federation(tmp_path, default_callbacks=False, callbacks=[callback]).fit(Diverging(), Points())
+    others = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
+    assert found == [("both", 0, "uploads NaN or infinity"), *others]
 
 
-def test_one_update_that_can_not_count_ends_the_run_if_one_failure_shall(tmp_path):
+def test_one_unusable_update_ends_the_run_with_on_failure_fail(tmp_path):
     class OneDiverges(Diverging):
         def personal_state(self):
             return PersonalBias.personal_state(self)

@@ -1,4 +1,4 @@
-"""From the first round to the last: what callbacks are told when, what is evaluated, where a run goes on."""
+"""The fit loop: the order of callbacks, evaluation, and resumed runs."""
 
 from dataclasses import dataclass, field
 
@@ -10,8 +10,8 @@ from fedvlp.training.cohort import Attack
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 
-class Told(FederationCallback):
-    """Notes each hook with what the run looks like in it."""
+class HookRecorder(FederationCallback):
+    """Records each hook with the state of the run."""
 
     def __init__(self):
         self.hooks = []
@@ -47,17 +47,17 @@ def round_hooks(number):
     return [*middle, ("on_train_epoch_end", number), ("on_round_end", number, number, number)]
 
 
-def test_callbacks_are_told_of_each_step_in_its_order(tmp_path):
-    told = Told()
-    run = federation(tmp_path, rounds=2, default_callbacks=False, callbacks=[told])
+def test_hooks_are_called_in_order(tmp_path):
+    recorder = HookRecorder()
+    run = federation(tmp_path, rounds=2, default_callbacks=False, callbacks=[recorder])
     run.fit(PersonalBias(), Points())
     begin = [("setup", "fit"), "on_fit_start"]
-    assert told.hooks == [*begin, *round_hooks(1), *round_hooks(2), "on_fit_end"]
+    assert recorder.hooks == [*begin, *round_hooks(1), *round_hooks(2), "on_fit_end"]
     assert [row["added"] for row in run.run_state.history] == [10.0, 20.0]
 
 
 @pytest.mark.parametrize(("rounds", "every", "evaluated"), [(5, 2, [2, 4, 5]), (2, 5, [2])])
-def test_every_so_many_rounds_and_the_last_are_evaluated(tmp_path, rounds, every, evaluated):
+def test_every_nth_round_and_the_last_are_evaluated(tmp_path, rounds, every, evaluated):
     run = federation(tmp_path, rounds=rounds, evaluate_every=every, default_callbacks=False)
     run.fit(Linear(), Points())
     history = run.run_state.history
@@ -67,7 +67,7 @@ def test_every_so_many_rounds_and_the_last_are_evaluated(tmp_path, rounds, every
     assert all((row["train_seconds"] < row["seconds"]) for row in history if "validation" in row)
 
 
-def test_what_is_evaluated_is_what_is_deployed_after_the_round(tmp_path, monkeypatch):
+def test_evaluation_uses_the_deployed_tensors_after_the_round(tmp_path, monkeypatch):
     run = federation(tmp_path, rounds=2, default_callbacks=False)
     seen = []
     monkeypatch.setattr(run, "evaluate", lambda module, deployed, personal: seen.append((deployed, personal)) or {})
@@ -82,7 +82,7 @@ def test_what_is_evaluated_is_what_is_deployed_after_the_round(tmp_path, monkeyp
 
 @dataclass(frozen=True)
 class Measured(Attack):
-    """An attack that changes nothing and notes what it measures."""
+    """An attack that changes nothing and records the evaluated data."""
 
     clients: float = 0.0
     seed: int = 0
@@ -93,7 +93,7 @@ class Measured(Attack):
         return {"success": 12.5}
 
 
-def test_an_attack_is_measured_where_the_run_is_evaluated(tmp_path):
+def test_an_attack_is_measured_with_each_evaluation(tmp_path):
     attack = Measured()
     data = Points()
     run = federation(tmp_path, rounds=3, evaluate_every=2, attack=attack, default_callbacks=False)
@@ -102,22 +102,22 @@ def test_an_attack_is_measured_where_the_run_is_evaluated(tmp_path):
     assert attack.data == [data, data]
 
 
-def test_a_run_goes_on_in_its_own_folder_and_only_if_it_is_asked_to(tmp_path):
+def test_a_run_resumes_in_its_own_folder_only_on_request(tmp_path):
     options = {"name": "run", **file_callbacks()}
     first = federation(tmp_path, rounds=1, **options)
     first.fit(Linear(), Points())
-    anew = federation(tmp_path, rounds=1, **options)
-    anew.fit(Linear(), Points())
-    assert first.folder != anew.folder
-    assert first.folder.parent == anew.folder.parent == tmp_path / "run"
-    going_on = federation(tmp_path, rounds=3, **options)
-    going_on.fit(Linear(), Points(), ckpt_path=str(first.folder))
-    assert going_on.folder == first.folder
-    assert [row["round"] for row in going_on.run_state.history] == [1, 2, 3]
-    assert [row["round"] for row in anew.run_state.history] == [1]
+    second = federation(tmp_path, rounds=1, **options)
+    second.fit(Linear(), Points())
+    assert first.folder != second.folder
+    assert first.folder.parent == second.folder.parent == tmp_path / "run"
+    resumed = federation(tmp_path, rounds=3, **options)
+    resumed.fit(Linear(), Points(), ckpt_path=str(first.folder))
+    assert resumed.folder == first.folder
+    assert [row["round"] for row in resumed.run_state.history] == [1, 2, 3]
+    assert [row["round"] for row in second.run_state.history] == [1]
 
 
-def test_a_second_fit_of_one_federation_begins_anew(tmp_path):
+def test_a_second_fit_starts_from_scratch(tmp_path):
     run = federation(tmp_path, rounds=2, default_callbacks=False)
     one = run.fit(Linear(), Points())
     again = run.fit(Linear(), Points())

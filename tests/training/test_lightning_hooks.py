@@ -1,4 +1,4 @@
-"""Hooks are called in order, what callbacks remember resumes, and Lightning's callbacks without use are refused."""
+"""Lightning's callbacks: order of hooks, resumed states, and callbacks that are rejected."""
 
 import inspect
 import re
@@ -18,11 +18,11 @@ from tests.helpers.toy_federation import Linear, Points, federation, file_callba
 
 WORK = {"Callback", "EarlyStopping", "LambdaCallback", "Timer"}
 SCORES = [50.0, 62.5, 62.0, 70.0, 69.0, 68.0, 69.5, 90.0]
-"""With a patience of 3 the run ends after the 7th."""
+"""With a patience of 3, a run ends after the 7th score."""
 
 
 class Recorder(Callback):
-    """Notes every hook of Lightning's that is called, and what it is called with."""
+    """Records every call of a Lightning hook."""
 
     def __init__(self):
         self.calls = []
@@ -58,7 +58,7 @@ BEGIN = ["on_fit_start", "on_train_start"]
 END = ["on_train_end", "on_fit_end", "teardown"]
 
 
-def test_hooks_are_called_in_the_order_of_the_page(tmp_path):
+def test_hooks_are_called_in_the_documented_order(tmp_path):
     first = Recorder()
     files = file_callbacks()["callbacks"]
     quiet = {"name": "run", "default_callbacks": False}
@@ -81,7 +81,7 @@ def test_the_page_lists_the_hooks_and_callbacks_of_the_code():
     assert dict(rows) == REFUSED
 
 
-def test_an_exception_is_told(tmp_path):
+def test_callbacks_are_notified_of_an_exception(tmp_path):
     recorder = Recorder()
     raising = LambdaCallback(on_train_epoch_end=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -89,7 +89,7 @@ def test_an_exception_is_told(tmp_path):
     assert recorder.calls == ["setup", *BEGIN, *ROUND[:-1], "on_exception"]
 
 
-def test_every_callback_of_lightning_works_or_is_refused_with_the_replacement():
+def test_every_lightning_callback_works_or_is_rejected_with_a_replacement():
     for name in lightnings.__all__:
         kind = getattr(lightnings, name)
         callback = object.__new__(type(name, (kind,), {}))  # without the arguments of its constructor
@@ -98,11 +98,11 @@ def test_every_callback_of_lightning_works_or_is_refused_with_the_replacement():
         with pytest.raises(UserError, match=f"does not support {name}: ") as raised:
             check_callbacks([callback])
         assert any(text in str(raised.value) for text in REFUSED.values())
-    assert set(REFUSED) - {"WeightAveraging"} <= set(lightnings.__all__)  # which Lightning has since 2.6
+    assert set(REFUSED) - {"WeightAveraging"} <= set(lightnings.__all__)  # exists since Lightning 2.6
 
 
-def overriding(name, *hooks):
-    """A callback of a class with these hooks."""
+def make_callback(name, *hooks):
+    """Create a callback that overrides these hooks."""
     return type(name, (Callback,), dict.fromkeys(hooks, lambda *_: None))()
 
 
@@ -116,17 +116,17 @@ def overriding(name, *hooks):
             "monitors 'validation/nowhere', which is no metric",
         ),
         (
-            overriding("Gradients", "on_fit_start", "on_after_backward"),
+            make_callback("Gradients", "on_fit_start", "on_after_backward"),
             "Gradients overrides on_after_backward, which a federation never calls",
         ),
-        (overriding("OnlyTests", "on_test_end"), "OnlyTests overrides on_test_end, which a federation never calls"),
+        (make_callback("OnlyTests", "on_test_end"), "OnlyTests overrides on_test_end, which a federation never calls"),
         (LambdaCallback(on_before_backward=print), "LambdaCallback overrides on_before_backward"),
         (EarlyStopping("validation"), "an accuracy, with mode 'min'. Pass mode='max'"),
         (Timer("00:01:00:00"), "Pass interval='epoch'"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Callback) else "",
 )
-def test_what_would_never_stop_or_mislead_is_refused(callback, message, tmp_path):
+def test_misleading_or_ineffective_callbacks_are_rejected(callback, message, tmp_path):
     with pytest.raises(UserError, match=message):
         federation(tmp_path, callbacks=[callback]).fit(Linear(), Points())
     assert not list(tmp_path.iterdir())
@@ -138,7 +138,7 @@ def test_callbacks_that_work_are_accepted():
     check_callbacks([*stopping, timer, FederationCallback(), LambdaCallback(on_train_batch_end=print)])
 
 
-def test_callbacks_see_the_newest_numbers(tmp_path):
+def test_callbacks_see_the_latest_metrics(tmp_path):
     seen = []
 
     def look(trainer, module):
@@ -152,16 +152,16 @@ def test_callbacks_see_the_newest_numbers(tmp_path):
     assert (run.world_size, run.global_rank, run.loggers) == (1, 0, [])
 
 
-def test_measuring_takes_configs_whose_callbacks_only_fit_refuses(tmp_path):
+def test_evaluation_accepts_callbacks_that_fit_rejects(tmp_path):
     run = federation(tmp_path, callbacks=[ModelCheckpoint()])
     assert "held_out" in run.test(Linear(), Points())
 
 
 def fitted(tmp_path, name, rounds, callbacks, ckpt_path=None, every=1):
-    """A federation that measured these scores, and its stopping."""
-    every_callback = [*callbacks, *file_callbacks()["callbacks"]]
+    """Fit a federation whose evaluations return ``SCORES``."""
+    all_callbacks = [*callbacks, *file_callbacks()["callbacks"]]
     run = federation(
-        tmp_path, name=name, rounds=rounds, evaluate_every=every, default_callbacks=False, callbacks=every_callback
+        tmp_path, name=name, rounds=rounds, evaluate_every=every, default_callbacks=False, callbacks=all_callbacks
     )
     run.evaluate = lambda *state: {"validation": SCORES[run.current_epoch]}
     run.fit(Linear(), Points(), ckpt_path=ckpt_path)
@@ -172,7 +172,7 @@ def stopping():
     return EarlyStopping("validation", mode="max", patience=3)
 
 
-def test_a_run_stops_and_a_broken_one_stops_at_the_same_bytes(tmp_path):
+def test_a_resumed_run_stops_like_an_uninterrupted_run(tmp_path):
     whole = stopping()
     unbroken = fitted(tmp_path, "whole", 8, [whole])
     assert len(unbroken.run_state.history) == 7
@@ -185,7 +185,7 @@ def test_a_run_stops_and_a_broken_one_stops_at_the_same_bytes(tmp_path):
     assert second.state_dict() == whole.state_dict()
 
 
-def test_a_stopped_run_stays_stopped_until_its_callback_is_left_out(tmp_path, capsys, caplog):
+def test_a_stopped_run_stays_stopped_until_its_callback_is_removed(tmp_path, capsys, caplog):
     fitted(tmp_path, "run", 8, [stopping()])
     again = fitted(tmp_path, "run", 8, [stopping()], "last")
     assert len(again.run_state.history) == 7
@@ -195,23 +195,23 @@ def test_a_stopped_run_stays_stopped_until_its_callback_is_left_out(tmp_path, ca
     assert "has a state of the callback EarlyStopping" in caplog.text
 
 
-def test_a_run_that_is_stopped_ends_with_a_round_that_was_evaluated(tmp_path):
+def test_a_stopped_run_ends_with_an_evaluated_round(tmp_path):
     def stop(trainer, module):
         trainer.should_stop = trainer.current_epoch >= 2
 
-    def asking():
+    def make_stopping():
         return LambdaCallback(on_train_epoch_end=stop)
 
-    run = fitted(tmp_path, "run", 8, [asking()], every=2)
+    run = fitted(tmp_path, "run", 8, [make_stopping()], every=2)
     assert ["validation" in row for row in run.run_state.history] == [False, True, False, True]
     broken = LambdaCallback(on_train_epoch_start=lambda trainer, _: 1 // (3 - trainer.current_epoch))
     with pytest.raises(ZeroDivisionError):
-        fitted(tmp_path, "broken", 8, [asking(), broken], every=2)
-    for _ in range(2):  # of the same name, and it asks for nothing: the checkpoint knows that one had asked
+        fitted(tmp_path, "broken", 8, [make_stopping(), broken], every=2)
+    for _ in range(2):  # has the same name and requests no stop, but the checkpoint contains the earlier request
         idle = LambdaCallback(on_train_start=lambda *_: None)
         assert len(fitted(tmp_path, "broken", 8, [idle], "last", every=2).run_state.history) == 4
-    at_once = LambdaCallback(on_train_start=lambda trainer, module: setattr(trainer, "should_stop", True))
-    assert not fitted(tmp_path, "none", 8, [at_once]).run_state.history
+    immediate = LambdaCallback(on_train_start=lambda trainer, module: setattr(trainer, "should_stop", True))
+    assert not fitted(tmp_path, "none", 8, [immediate]).run_state.history
 
 
 class Remembers(Callback):
@@ -225,7 +225,7 @@ class Remembers(Callback):
         self.state = state_dict["values"]
 
 
-def test_numbers_strings_and_tensors_come_back_at_any_depth(tmp_path):
+def test_numbers_strings_and_tensors_are_restored_at_any_depth(tmp_path):
     values = {"a/b": [torch.tensor(0.1), {"c": torch.arange(3)}, None, 1.5], "text": "ß", "inf": float("inf")}
     states = Hooks([Remembers({"values": values})]).states()
     path = tmp_path / "checkpoints" / "round-00001.safetensors"

@@ -1,4 +1,4 @@
-"""How a client trains: which batches it sees, at which rates, and what its optimizer remembers."""
+"""Local training of a client: its batches, learning rates and optimizer state."""
 
 from itertools import chain
 
@@ -20,31 +20,31 @@ BATCHES = 6
 
 
 def make_loader(number):
-    """Six batches, named by their shuffle's number and their place in it."""
-    return [(number, place) for place in range(BATCHES)]
+    """List six batches, each named by the number of its shuffle and its index."""
+    return [(number, index) for index in range(BATCHES)]
 
 
-def rounds_of(local, rounds):
-    """The batches of each round."""
+def list_batches(local, rounds):
+    """List the batches of each round."""
     return [list(local.batches(make_loader, round)[0]) for round in range(rounds)]
 
 
 @pytest.mark.parametrize("epochs", [0.01, 0.25, 0.4, 0.7, 1.5, 2.3])
-def test_fractions_leave_out_and_repeat_nothing(epochs):
-    """All rounds together are an unbroken row of passes."""
-    seen = list(chain(*rounds_of(LocalTraining(epochs=epochs), 20)))
+def test_fractional_epochs_skip_and_repeat_nothing(epochs):
+    """All rounds together form an uninterrupted sequence of passes."""
+    seen = list(chain(*list_batches(LocalTraining(epochs=epochs), 20)))
     assert seen == [divmod(position, BATCHES) for position in range(len(seen))]
     assert len(seen) == 20 * num_steps(BATCHES, epochs, None)
 
 
-def test_whole_epochs_and_steps_shuffle_anew_in_each_round():
-    assert rounds_of(LocalTraining(epochs=2), 2) == [2 * make_loader(0), 2 * make_loader(1)]
-    assert rounds_of(LocalTraining(epochs=2.0), 2) == rounds_of(LocalTraining(epochs=2), 2)
-    assert rounds_of(LocalTraining(steps=4), 2) == [make_loader(0)[:4], make_loader(1)[:4]]
-    assert rounds_of(LocalTraining(steps=7), 1) == [[*make_loader(0), (0, 0)]]
+def test_whole_epochs_and_steps_reshuffle_in_each_round():
+    assert list_batches(LocalTraining(epochs=2), 2) == [2 * make_loader(0), 2 * make_loader(1)]
+    assert list_batches(LocalTraining(epochs=2.0), 2) == list_batches(LocalTraining(epochs=2), 2)
+    assert list_batches(LocalTraining(steps=4), 2) == [make_loader(0)[:4], make_loader(1)[:4]]
+    assert list_batches(LocalTraining(steps=7), 1) == [[*make_loader(0), (0, 0)]]
 
 
-def test_steps_and_epochs_at_once_are_refused(tmp_path):
+def test_steps_and_epochs_are_mutually_exclusive(tmp_path):
     with pytest.raises(UserError, match=r"local.steps or local.epochs, got both \(3 and 0.5\)"):
         federation(tmp_path, epochs=0.5, steps=3)
 
@@ -53,15 +53,15 @@ def factors(schedule, rounds, lr=0.002):
     return [schedule.factor(round, rounds, lr) for round in range(rounds)]
 
 
-def dassls_rates(lr, epochs, warmup_epochs, warmup_lr):
-    """The rate of each epoch by ConstantWarmupScheduler before CosineAnnealingLR, each stepped after an epoch."""
+def dassl_rates(lr, epochs, warmup_epochs, warmup_lr):
+    """Compute the rates of ConstantWarmupScheduler before CosineAnnealingLR, each stepped after an epoch."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     rates = []
     for epoch in range(epochs):
         rates.append(warmup_lr if epoch < warmup_epochs else cosine.get_last_lr()[0])
         optimizer.step()
-        # It counts its epochs from the end of the warm-up, since Dassl's WARMUP_RECOUNT is true.
+        # Dassl counts epochs from the end of the warm-up, because WARMUP_RECOUNT is true.
         if epoch >= warmup_epochs:
             cosine.step()
     return rates
@@ -70,12 +70,12 @@ def dassls_rates(lr, epochs, warmup_epochs, warmup_lr):
 @pytest.mark.parametrize(("lr", "epochs", "warmup"), [(0.002, 50, 1), (0.0035, 5, 1), (0.3, 7, 0), (0.04, 4, 2)])
 def test_cosine_agrees_with_dassl(lr, epochs, warmup):
     schedule = CosineDecay(warmup_rounds=warmup, warmup_lr=1e-5)
-    expected = dassls_rates(lr, epochs, warmup, warmup_lr=1e-5)
+    expected = dassl_rates(lr, epochs, warmup, warmup_lr=1e-5)
     assert [lr * factor for factor in factors(schedule, epochs, lr)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", [Constant, CosineDecay, lambda **options: ExponentialDecay(0.5, **options)])
-def test_every_schedule_warms_up_and_then_is_itself(schedule):
+def test_every_schedule_follows_its_warmup(schedule):
     plain = schedule(warmup_rounds=0)
     warm = schedule(warmup_rounds=2, warmup_lr=0.0005)
     assert factors(warm, 6) == [0.25, 0.25, *factors(plain, 6)[:4]]
@@ -93,7 +93,7 @@ def test_a_warmup_needs_to_know_the_learning_rate(tmp_path):
     federation(tmp_path, schedule=CosineDecay()).fit(method, Points())
 
 
-def test_an_optimizer_in_a_list_is_refused_with_the_option_for_schedules(tmp_path):
+def test_an_optimizer_in_a_list_is_rejected_in_favour_of_local_schedule(tmp_path):
     class Listed(Linear):
         def configure_optimizers(self):
             return [torch.optim.SGD([self.weight], lr=0.5)]
@@ -102,7 +102,7 @@ def test_an_optimizer_in_a_list_is_refused_with_the_option_for_schedules(tmp_pat
         federation(tmp_path).fit(Listed(), Points())
 
 
-def test_every_group_is_scaled_but_one_that_is_not_scheduled(tmp_path):
+def test_every_group_is_scaled_unless_scheduled_is_false(tmp_path):
     optimizers = []
 
     class TwoRates(Linear):
@@ -144,19 +144,19 @@ def test_a_client_takes_clipped_steps(tmp_path):
     assert run.description["training"]["local"]["gradient_clip_val"] == NORM
 
 
-def test_a_gradient_that_is_not_finite_is_refused_as_ever(tmp_path):
+def test_non_finite_gradients_are_rejected_with_clipping(tmp_path):
     run = federation(tmp_path, rounds=1, gradient_clip_val=NORM)
     run.fit(Linear(), Points(spoil=True))
     assert run.run_state.history[0]["clients/rejected"] == 1
 
 
-def test_an_add_on_that_needs_gradients_unchanged_refuses_it(tmp_path):
+def test_add_ons_that_need_unchanged_gradients_reject_clipping(tmp_path):
     with pytest.raises(UserError, match=r"Scaffold needs gradients unchanged. Remove local.gradient_clip_val"):
         federation(tmp_path, gradient_clip_val=NORM, add_ons=Scaffold())
 
 
 class Remembering(Linear):
-    """Two parameters in two phases with AdamW: what an optimizer remembers is per phase."""
+    """Two parameters in two phases with AdamW, whose state is kept per phase."""
 
     def __init__(self, make=lambda parameters: torch.optim.AdamW(parameters, lr=0.1)):
         super().__init__()
@@ -174,8 +174,8 @@ class Remembering(Linear):
         return super().forward(inputs) + self.bias
 
 
-def test_kept_optimizer_of_one_client_is_central_training(tmp_path):
-    """With one client and one phase, rounds with a kept AdamW are one long central run; a reset one differs."""
+def test_one_client_with_a_kept_optimizer_equals_central_training(tmp_path):
+    """With one client, one phase and a kept AdamW, rounds form one long central run. A reset AdamW differs."""
 
     class OnePhase(Linear):
         def __init__(self):
@@ -196,14 +196,14 @@ def test_kept_optimizer_of_one_client_is_central_training(tmp_path):
     assert not torch.equal(reset.shared["weight"], kept.shared["weight"])
 
 
-def test_memory_is_kept_by_client_and_phase_and_is_not_sent(tmp_path):
+def test_optimizer_state_is_kept_per_client_and_phase_and_not_uploaded(tmp_path):
     run = federation(tmp_path, rounds=2, reset_optimizer=False)
     run.fit(Remembering(), Points(clients=2))
     memory = run.run_state.optimizer_states
     moments = {"exp_avg", "exp_avg_sq", "step"}
     expected = set()
-    for where in ("0/weight", "0/bias", "1/bias"):
-        expected |= {f"{where}/{key}" for key in moments}
+    for prefix in ("0/weight", "0/bias", "1/bias"):
+        expected |= {f"{prefix}/{key}" for key in moments}
     assert memory.keys() == {0, 1}
     assert memory[0].keys() == memory[1].keys() == expected
     assert [memory[client]["0/weight/step"].item() for client in (0, 1)] == [2 * 2, 2 * 3]  # rounds x batches
@@ -213,7 +213,7 @@ def test_memory_is_kept_by_client_and_phase_and_is_not_sent(tmp_path):
     assert federation(tmp_path, rounds=2).fit(Remembering(), Points(clients=2)).memory == {}
 
 
-def test_optimizer_that_remembers_more_than_tensors_is_refused(tmp_path):
+def test_optimizer_state_other_than_tensors_is_rejected(tmp_path):
     class Counting(torch.optim.SGD):
         def step(self, closure=None):
             super().step(closure)
@@ -231,38 +231,38 @@ def num_bytes(tensors):
     return sum(value.numel() * value.element_size() for value in tensors)
 
 
-def bytes_held_by(value, known):
-    """Bytes of all tensors that can be reached from a value."""
+def count_bytes(value, known):
+    """Count the bytes of all tensors reachable from a value."""
     if id(value) in known:
         return 0
     known.add(id(value))
     if isinstance(value, torch.Tensor):
         return num_bytes([value])
     if isinstance(value, dict):
-        return sum(bytes_held_by(item, known) for item in value.values())
+        return sum(count_bytes(item, known) for item in value.values())
     if isinstance(value, (list, tuple, set)):
-        return sum(bytes_held_by(item, known) for item in value)
-    return bytes_held_by(vars(value), known) if type(value).__module__.startswith("fedvlp") else 0
+        return sum(count_bytes(item, known) for item in value)
+    return count_bytes(vars(value), known) if type(value).__module__.startswith("fedvlp") else 0
 
 
 def test_state_does_not_grow_with_the_rounds(tmp_path):
     sizes = []
     held = []
 
-    class Scales(L.pytorch.callbacks.Callback):
+    class SizeRecorder(L.pytorch.callbacks.Callback):
         def on_round_end(self, federation, row):
             sizes.append(num_bytes(run_tensors(federation.run_state).values()))
             own = [item for item in federation.callbacks if item is not self]
             assert own
-            held.append(sum(bytes_held_by(vars(item), set()) for item in own))
+            held.append(sum(count_bytes(vars(item), set()) for item in own))
 
-    federation(tmp_path, rounds=4, reset_optimizer=False, callbacks=[Scales()]).fit(PersonalBias(), Points())
+    federation(tmp_path, rounds=4, reset_optimizer=False, callbacks=[SizeRecorder()]).fit(PersonalBias(), Points())
     assert sizes[1] > 0
     assert sizes[1:] == [sizes[1]] * 3
-    assert held[1:] == [held[1]] * 3  # what each image was taken for, in one evaluation
+    assert held[1:] == [held[1]] * 3  # predictions of one evaluation
 
 
-def test_clients_share_an_emptied_optimizer_and_train_as_with_a_fresh_one(tmp_path):
+def test_clients_that_share_a_reset_optimizer_train_as_with_a_fresh_one(tmp_path):
     def adam(parameters):
         return torch.optim.AdamW(parameters, lr=0.1)
 

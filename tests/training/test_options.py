@@ -1,4 +1,4 @@
-"""Options of a federation: how many clients a round needs, and what replaces options of Lightning's Trainer."""
+"""Options of a federation: the minimum number of clients, and replacements for options of Lightning's Trainer."""
 
 import inspect
 import os
@@ -20,12 +20,12 @@ OURS = constructor_arguments(Federation)
 THEIRS = list(inspect.signature(lightning.Trainer).parameters)
 
 
-def test_replaced_options_are_lightnings_or_of_a_group():
-    of_groups = {field.name for group in GROUPS.values() for field in fields(group)}
-    assert REPLACEMENTS.keys() - of_groups <= set(THEIRS) - set(OURS)
+def test_replaced_options_belong_to_lightning_or_a_group():
+    group_options = {field.name for group in GROUPS.values() for field in fields(group)}
+    assert REPLACEMENTS.keys() - group_options <= set(THEIRS) - set(OURS)
 
 
-def test_what_is_to_be_used_instead_is_there():
+def test_replacements_exist():
     named = set(re.findall(r"--trainer\.([\w.]*\w)", " ".join(REPLACEMENTS.values())))
     grouped = {f"{name}.{field.name}" for name, group in GROUPS.items() for field in fields(group)}
     assert {name for name in named if not name.startswith("callbacks.")} <= {*OURS, *grouped}
@@ -33,7 +33,7 @@ def test_what_is_to_be_used_instead_is_there():
 
 
 @pytest.mark.parametrize("words", [["--trainer.max_epochs", "3"], ["--trainer.max_epochs=3"], ["--config={}"]])
-def test_the_command_line_says_so_too(words, tmp_path):
+def test_the_command_line_names_the_replacement(words, tmp_path):
     config = tmp_path / "other.yaml"
     config.write_text("trainer: {max_epochs: 3}", encoding="utf-8")
     arguments = [word.format(config) for word in words]
@@ -41,14 +41,14 @@ def test_the_command_line_says_so_too(words, tmp_path):
         ParsingCLI.make(["--model=ZeroShotCLIP", *arguments])
 
 
-def test_determinism_is_demanded_of_pytorch_and_cublas(tmp_path, monkeypatch):
-    demanded = []
-    monkeypatch.setattr("torch.use_deterministic_algorithms", demanded.append)
+def test_deterministic_configures_pytorch_and_cublas(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("torch.use_deterministic_algorithms", calls.append)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     for deterministic in (False, True):
         federation(tmp_path, rounds=0, deterministic=deterministic, default_callbacks=False).fit(Linear(), Points())
-    assert demanded == [True]
+    assert calls == [True]
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
@@ -61,7 +61,7 @@ def options(cohort_size, min_clients):
 
 
 @pytest.mark.parametrize(("cohort_size", "min_clients", "found"), [(None, 5, 4), (3, 4, 3), (9, 5, 4)])
-def test_too_few_clients_are_refused(cohort_size, min_clients, found):
+def test_too_few_clients_are_rejected(cohort_size, min_clients, found):
     check_clients(options(cohort_size, min_clients - 1), CLIENTS)
     with pytest.raises(UserError, match=rf"{found} clients, but min_clients is {min_clients}"):
         check_clients(options(cohort_size, min_clients), CLIENTS)

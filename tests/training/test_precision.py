@@ -1,4 +1,4 @@
-"""Mixed precision is that of the towers alone: what is learned, decided and averaged stays in float32."""
+"""Mixed precision affects only the towers: learned tensors, routing and averages stay in float32."""
 
 import lightning as L
 import pytest
@@ -49,7 +49,7 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
         assert {value.dtype for value in state.values()} == {torch.float32}
 
 
-def test_a_run_in_mixed_precision_learns_what_one_in_single_precision_does(build):
+def test_mixed_precision_learns_like_single_precision(build):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
         run = build("trip_lite", f"--trainer.precision={precision}", *SHORT)
@@ -64,8 +64,8 @@ def test_a_run_in_mixed_precision_learns_what_one_in_single_precision_does(build
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_routes_do_not_hang_on_autocast(dtype):
-    """Tokens as they are, clusters and their experts are those of full precision."""
+def test_routing_does_not_depend_on_autocast(dtype):
+    """For the same tokens, clusters and experts are the same as in full precision."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randn(32, 20, 16, generator=generator).to(dtype)
     keys = make_keys("orthogonal", 4, 16, seed=0)
@@ -77,8 +77,8 @@ def test_routes_do_not_hang_on_autocast(dtype):
             assert torch.equal(expert_shares(capacity_kmeans(tokens, start, capacities), keys), exact)
 
 
-def scales(tmp_path, spoil):
-    """Returns the scale of gradients after each step of a run in 16-mixed."""
+def gradient_scales(tmp_path, spoil):
+    """List the scale of gradients after each step of a run in 16-mixed."""
     seen = []
     scaler = torch.amp.GradScaler("cpu", growth_interval=2)
     run = federation(tmp_path, rounds=1, steps=2, default_callbacks=False)
@@ -88,7 +88,7 @@ def scales(tmp_path, spoil):
     return seen
 
 
-def test_each_client_begins_with_the_same_scale_of_gradients(tmp_path):
-    """Whoever trained before, and whether its gradients overflowed."""
-    assert scales(tmp_path, spoil=False) == [1024.0, 2048.0] * 3
-    assert scales(tmp_path, spoil=True) == [512.0, 256.0] + [1024.0, 2048.0] * 2
+def test_each_client_starts_with_the_same_gradient_scale(tmp_path):
+    """It does not depend on earlier clients and their overflows."""
+    assert gradient_scales(tmp_path, spoil=False) == [1024.0, 2048.0] * 3
+    assert gradient_scales(tmp_path, spoil=True) == [512.0, 256.0] + [1024.0, 2048.0] * 2

@@ -1,4 +1,4 @@
-"""The CSV of predictions: the classes stay in the order of the labels, which need not be that of their names."""
+"""The CSV of predictions has the classes in the order of their labels, which need not be alphabetical."""
 
 import csv
 from pathlib import Path
@@ -13,13 +13,11 @@ NAMES = ["pear", "fig", "quince"]
 
 
 class Named(Linear):
-    """A linear classifier that knows its classes' names."""
-
     def __init__(self, class_names):
         super().__init__()
 
 
-def test_each_image_has_its_class_and_the_probability_of_every_class(tmp_path):
+def test_each_row_has_the_predicted_class_and_all_probabilities(tmp_path):
     module = Named(NAMES)
     module.load_state({"weight": torch.eye(3, 4)})
     logits = torch.tensor([[0.0, 3.0, 1.0, 0.0], [2.0, 0.5, 0.0, 0.0], [0.0, 1.0, 4.0, 0.0]])

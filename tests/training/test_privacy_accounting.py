@@ -1,4 +1,4 @@
-"""Epsilon against the accountant called by hand, a formula written out, and the exact loss of the worst two cases."""
+"""Epsilon, compared with the accountant called by hand, a written-out formula, and the exact privacy loss."""
 
 import math
 import sys
@@ -33,36 +33,36 @@ def by_hand(event, rounds, delta):
 
 
 def renyi_formula(noises, rounds, delta):
-    """Mironov 2017, Corollary 3, of a change of 2 limits, at each order; Canonne et al. 2020, Proposition 12."""
+    """Mironov 2017, Corollary 3, at each order, for a change of 2 clip norms; Canonne et al. 2020, Prop. 12."""
     orders = np.linspace(1.001, 400, 200_000)
     divergence = rounds * sum(orders * 2**2 / (2 * noise**2) for noise in noises)
     return (divergence + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)).min()
 
 
 def exact_delta(shift, epsilon):
-    """Returns the delta of N(0, 1) and N(shift, 1) at an epsilon (Balle and Wang 2018, Theorem 8)."""
+    """Compute the delta of N(0, 1) and N(shift, 1) at an epsilon (Balle and Wang 2018, Theorem 8)."""
     above = norm.cdf(shift / 2 - epsilon / shift)
     return above - math.exp(epsilon + norm.logcdf(-shift / 2 - epsilon / shift))
 
 
-def test_phases_of_a_round_are_drawn_together():
+def test_all_phases_of_a_round_use_one_cohort_sample():
     both = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(noise / 2) for noise in (3.0, 1.5)])
     expected = by_hand(dp_accounting.SampledWithoutReplacementDpEvent(100, 10, both), 15, 1e-5)
     assert account(3.0, 1.5, cohort_size=10).epsilon(15) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("noises", "rounds"), [((1.0,), 1), ((4.0,), 30), ((2.0, 7.0), 5), ((0.5,), 3)])
-def test_all_clients_against_the_formula_and_the_exact_loss(noises, rounds):
+def test_epsilon_matches_the_formula_and_the_exact_loss(noises, rounds):
     found = account(*noises).epsilon(rounds)
     formula = renyi_formula(noises, rounds, 1e-5)
     assert formula - 1e-3 <= found <= formula * 1.01
     shift = 2 * math.sqrt(rounds * sum(noise**-2 for noise in noises))
     assert 1e-7 < exact_delta(shift, found) <= 1e-5
     not_doubled = renyi_formula([2 * noise for noise in noises], rounds, 1e-5)
-    assert exact_delta(shift, not_doubled) > 1e-5, "noise per limit, not per change, would promise too much"
+    assert exact_delta(shift, not_doubled) > 1e-5, "noise per clip norm, not per change, would promise too much"
 
 
-def test_drawing_never_costs_where_few_clients_make_its_bound_loose():
+def test_sampling_never_increases_epsilon():
     found = account(0.5, num_clients=9, cohort_size=3).epsilon(15)
     assert found == account(0.5, num_clients=9, cohort_size=9).epsilon(15)
     drawn = dp_accounting.SampledWithoutReplacementDpEvent(9, 3, dp_accounting.GaussianDpEvent(0.25))
@@ -78,7 +78,7 @@ def test_epsilon_grows_with_rounds_from_zero_and_is_infinite_without_noise():
     assert account(1.0, 0.0).epsilon(1) == math.inf
 
 
-def test_account_is_made_of_all_phases():
+def test_the_account_covers_all_phases():
     rule = FedAdam(inner=DPFedAvg(0.5, 1.25, delta=1e-6, noise_from="system"))
     found = privacy_account(phases(ByName({"p": FedAvg(), "q": FedAvg()}), Local(), FedAvg(), rule=rule), 20, 8)
     assert found == PrivacyAccount((1.25,) * 3, 20, 8, 1e-6, repeats=False)
@@ -87,21 +87,21 @@ def test_account_is_made_of_all_phases():
     assert privacy_account(phases(FedAvg()), 20, None) is None
 
 
-def test_delta_that_would_allow_to_publish_a_client_is_refused():
+def test_a_delta_that_allows_publishing_a_client_is_rejected():
     private = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, delta=0.05))
     with pytest.raises(UserError, match=r"delta below 1 / 20, one over the number of clients; got 0\.05"):
         privacy_account(private, 20, None)
     assert privacy_account(private, 19, None).delta == 0.05
 
 
-def test_missing_package_is_told_in_one_line(monkeypatch):
+def test_a_missing_package_is_explained_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(UserError, match=r"needs dp-accounting.*fedvlp\[privacy\]"):
         privacy_account(phases(FedAvg(), rule=DPFedAvg(0.5, 1.25)), 20, None)
     assert privacy_account(phases(FedAvg()), 20, None) is None
 
 
-def test_processes_must_draw_the_same_noise():
+def test_noise_from_the_system_needs_one_process():
     secret = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, noise_from="system"))
     privacy_account(secret, 20, None, processes=1)
     with pytest.raises(UserError, match="needs one process, but there are 2"):
@@ -110,7 +110,7 @@ def test_processes_must_draw_the_same_noise():
     privacy_account(phases(FedAvg()), 20, None, processes=2)
 
 
-def test_line_says_what_is_covered():
+def test_the_printed_line_states_what_is_covered():
     line = account(1.0, num_clients=9, cohort_size=9).describe(3)
     assert line.startswith(
         "privacy of tensors, not of metrics: epsilon 21.44, delta 1e-05 after 3 rounds, for all data"
@@ -120,7 +120,7 @@ def test_line_says_what_is_covered():
     assert secret.endswith("9 clients")
 
 
-def test_noise_at_the_clients_is_counted_without_the_draw_of_a_cohort():
+def test_noise_at_clients_is_counted_without_cohort_sampling():
     local = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, noise_at="client", noise_from="system"))
     drawn = privacy_account(local, 200, 5)
     assert drawn == PrivacyAccount((1.25,), 200, 5, 1e-5, repeats=False, is_local=True)

@@ -1,4 +1,4 @@
-"""Each protocol's numbers, against a plain loop over images that knows nothing of splits, caches and federations."""
+"""Each protocol's metrics, compared with a plain loop over images without splits, caches or federations."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ def sgd(parameters):
 
 @pytest.fixture(scope="module")
 def trained(clip, tmp_path_factory):
-    """Returns a function that trains a method for a round under a protocol, and its data, federation and last row."""
+    """Return a function that trains a method for one round; it returns method, data, federation and last row."""
     cache = str(tmp_path_factory.mktemp("cache"))
 
     @functools.cache
@@ -43,7 +43,7 @@ def trained(clip, tmp_path_factory):
 
 
 def accuracy(method, data, part, label_of, class_names):
-    """The share of a part's images, in percent, that a method made for these classes is right on."""
+    """Compute the accuracy in percent on a split part of a method made for these classes."""
     right = []
     for domain, rows in part.rows_by_domain.items():
         images = data.images[domain]
@@ -55,8 +55,8 @@ def accuracy(method, data, part, label_of, class_names):
     return 100 * sum(right) / len(right)
 
 
-def remade(method, class_names, clip, state):
-    """The method as if it had been made for these classes, with the tensors of a state."""
+def rebuild(method, class_names, clip, state):
+    """Rebuild the method for these classes, with the tensors of a state."""
     options = {name: value for name, value in method.hparams.items() if name not in ("clip", "class_names")}
     again = type(method)(list(class_names), clip, **options).eval()
     again.load_state(state)
@@ -68,18 +68,18 @@ def part_of(data, name):
 
 
 def test_base_and_new_classes_and_their_harmonic_mean(clip, trained):
-    """CoOp's base-to-new: train on the first half, test each half among its own names, H = 2 b n / (b + n)."""
+    """CoOp's base-to-new: train on the first half, test each half with its own names, H = 2 b n / (b + n)."""
     method, data, federation, row = trained(PromptFL, "base_to_new", test_fraction=0.3)
     state = federation.run_state.server.deployed
     measured = {}
     for role, names in (("test", CLASSES[:3]), ("test_new", NEW)):
-        judge = remade(method, names, clip, state)
-        of_role = []
+        judge = rebuild(method, names, clip, state)
+        role_accuracies = []
         for domain in data.domains:
             found = accuracy(judge, data, part_of(data, f"{role}/{domain}"), CLASSES, names)
             assert row[f"{role}/{domain}"] == pytest.approx(found, abs=1e-4)
-            of_role.append(found)
-        measured[role] = sum(of_role) / 3
+            role_accuracies.append(found)
+        measured[role] = sum(role_accuracies) / 3
         assert row[role] == pytest.approx(measured[role], abs=1e-4)
     base, new = measured.values()
     assert row["test_harmonic"] == pytest.approx(2 * base * new / (base + new), abs=1e-4)
@@ -89,33 +89,33 @@ def test_base_and_new_classes_and_their_harmonic_mean(clip, trained):
 def test_new_classes_on_a_held_out_domain(clip, trained):
     method, data, federation, row = trained(PromptFL, "new_classes_and_domains", held_out="paint")
     assert [client.name for client in data.clients] == ["ink", "photo"]
-    judge = remade(method, NEW, clip, federation.run_state.server.deployed)
+    judge = rebuild(method, NEW, clip, federation.run_state.server.deployed)
     new = accuracy(judge, data, part_of(data, "held_out_new/paint"), CLASSES, NEW)
     assert row["held_out_new"] == row["held_out_new/paint"] == pytest.approx(new, abs=1e-4)
     assert row["held_out_harmonic"] == pytest.approx(2 * new * row["held_out"] / (new + row["held_out"]), abs=1e-4)
 
 
-def moved(personal):
-    """What clients keep, so far from where it was that their models differ from the shared one."""
+def perturb(personal):
+    """Add noise to personal tensors, so that personal models differ from the shared model."""
     generator = torch.Generator().manual_seed(0)
-    far = {}
+    noisy = {}
     for client, state in personal.items():
-        far[client] = {
+        noisy[client] = {
             name: value + torch.randn(value.shape, generator=generator) if value.is_floating_point() else value
             for name, value in state.items()
         }
-    return far
+    return noisy
 
 
-def test_own_models_on_own_images_and_the_worst_client(clip, trained):
+def test_personal_models_on_own_images_and_the_worst_client(clip, trained):
     options = {"test_fraction": 0.3, "partition": Dirichlet(3, 0.7, min_examples=12)}
     method, data, federation, _ = trained(FedPGP, "personal", **options)
-    deployed, personal = federation.run_state.server.deployed, moved(federation.run_state.personal)
+    deployed, personal = federation.run_state.server.deployed, perturb(federation.run_state.personal)
     row = federation.evaluate(method, deployed, personal)
     own, shared = [], []
     for client in data.clients:
         part = part_of(data, f"personal/{client.name}")
-        judge = remade(method, CLASSES, clip, deployed | personal[client.id])
+        judge = rebuild(method, CLASSES, clip, deployed | personal[client.id])
         own.append(accuracy(judge, data, part, CLASSES, CLASSES))
         judge.uses_personal = False
         shared.append(accuracy(judge, data, part, CLASSES, CLASSES))
@@ -131,7 +131,7 @@ def test_own_models_on_own_images_and_the_worst_client(clip, trained):
 def test_another_data_set_has_its_own_class_names(clip, trained):
     target = OtherNames(cache_dir=None, test_fraction=0.5)
     method, _, federation, row = trained(PromptFL, "cross_dataset", targets=(target,))
-    judge = remade(method, target.class_names, clip, federation.run_state.server.deployed)
+    judge = rebuild(method, target.class_names, clip, federation.run_state.server.deployed)
     tests = [part for part in target.split_parts if part.role == "test"]
     found = [accuracy(judge, target, part, target.class_names, target.class_names) for part in tests]
     sizes = [len(part) for part in tests]
@@ -139,28 +139,28 @@ def test_another_data_set_has_its_own_class_names(clip, trained):
     assert row["transfer/Other"] == row["transfer"] == pytest.approx(whole, abs=1e-4)
 
 
-def test_a_data_set_of_the_same_classes_is_measured_by_the_method_itself(trained):
+def test_a_target_with_the_same_classes_needs_no_rebuilt_method(trained):
     target = SixClasses(cache_dir=None, held_out="ink")
     *_, row = trained(PromptFL, "cross_dataset", targets=(target,))
     assert "transfer/SixClasses" in row
 
 
 def test_clients_own_classes(clip, trained):
-    """FedTPG's local accuracy: a client's classes among themselves; its harmonic mean is of local, base and new."""
+    """FedTPG's local accuracy uses only a client's classes. Its harmonic mean covers local, base and new."""
     options = {"test_fraction": 0.3, "class_split": "client", "partition": FewClasses(2, 2)}
     method, data, federation, row = trained(PromptFL, "base_to_new", **options)
     found = []
     for client in data.clients:
         part = part_of(data, f"local/{client.name}")
         names = [CLASSES[label] for label in part.classes]
-        judge = remade(method, names, clip, federation.run_state.server.deployed)
+        judge = rebuild(method, names, clip, federation.run_state.server.deployed)
         found.append(accuracy(judge, data, part, CLASSES, names))
         assert row[f"local/{client.name}"] == pytest.approx(found[-1], abs=1e-4)
     means = [sum(found) / 2, row["test"], row["test_new"]]
     assert row["test_harmonic"] == pytest.approx(3 / sum(1 / mean for mean in means), abs=1e-4)
 
 
-def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
+def test_methods_with_fixed_classes_are_rejected_before_training(clip, tmp_path):
     data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
     federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), runtime=QUIET)
     with pytest.raises(UserError, match=r"^FedAPT can't classify other classes, because the shape of 'prompt', \(3, "):
@@ -168,11 +168,11 @@ def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_new_classes_choose_no_round(trained):
-    """A row's best round is that of source validation, whose images are of base classes alone."""
+def test_new_classes_do_not_choose_the_round(trained):
+    """Source validation, which chooses the best round, has only base classes."""
     _, data, _, row = trained(PromptFL, "base_to_new", test_fraction=0.3)
     assert {name.split("/")[0] for name in row if "new" in name} == {"test_new"}
     validation = [part for part in data.split_parts if part.role == "validation"]
     labels = [data.images[part.domains[0]].labels[part.rows_by_domain[part.domains[0]]] for part in validation]
-    assert max(of_domain.max() for of_domain in labels) == 2
+    assert max(domain_labels.max() for domain_labels in labels) == 2
     json.dumps(data.describe())

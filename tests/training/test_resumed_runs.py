@@ -1,4 +1,4 @@
-"""A run that is broken off in a round and resumed equals one that was never stopped, whatever it remembers."""
+"""A run interrupted within a round and resumed equals an uninterrupted run, for every kind of state."""
 
 import pytest
 
@@ -16,12 +16,12 @@ from tests.helpers.assertions import assert_same_run
 from tests.helpers.interruptions import Interrupted
 from tests.helpers.toy_federation import PersonalBias, Points, federation, noting
 
-OF_ALL = {"cohort_size": None, "rounds": 4}
+ALL_CLIENTS = {"cohort_size": None, "rounds": 4}
 CASES = {
     "optimizers": {"reset_optimizer": False, "epochs": 0.5},
-    "aggregator": {"aggregation": NormClipping(0.1, FedAdam(inner=TrimmedMean(0.34))), **OF_ALL},
-    "noise at clients": {"aggregation": DPFedAvg(0.5, 0.1, noise_at="client"), **OF_ALL},
-    "limit of noise": {"aggregation": FedAdam(inner=DPFedAvg(0.5, 0.1, quantile=0.5)), **OF_ALL},
+    "aggregator": {"aggregation": NormClipping(0.1, FedAdam(inner=TrimmedMean(0.34))), **ALL_CLIENTS},
+    "noise at clients": {"aggregation": DPFedAvg(0.5, 0.1, noise_at="client"), **ALL_CLIENTS},
+    "limit of noise": {"aggregation": FedAdam(inner=DPFedAvg(0.5, 0.1, quantile=0.5)), **ALL_CLIENTS},
     "Scaffold": {"add_ons": Scaffold(), "personal_on_disk": True},
     "FedDyn": {"add_ons": FedDyn(0.3)},
     "FedNova": {"add_ons": FedNova(), "personal_on_disk": True},
@@ -32,8 +32,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path, name):
-    """Two phases send the same tensor, and not all clients take part in each round."""
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, name):
+    """Two phases upload the same tensor, and not all clients take part in each round."""
 
     def make(folder):
         callbacks = [Privacy(), Checkpoints(), MetricsFile()]

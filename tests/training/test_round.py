@@ -1,4 +1,4 @@
-"""What a round gives to whom: seeds, cohorts, factors, metrics; and when rounds end. No two numbers are alike."""
+"""A round's seeds, cohorts and metrics, and the tensors that the method has after training."""
 
 import pytest
 import torch
@@ -13,20 +13,20 @@ from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
 
 
-class Asked(Points):
-    """Points that note which client's batches are asked for, with which seed."""
+class LoaderRecorder(Points):
+    """Points that record the client and the seed of each requested loader."""
 
     def __init__(self, clients=3):
         super().__init__(clients)
-        self.asked = []
+        self.requests = []
 
     def train_dataloader(self, client=None, seed=None):
-        self.asked.append((client.id, seed))
+        self.requests.append((client.id, seed))
         return super().train_dataloader(client, seed)
 
 
 def expected_seeds(seed, numbers, phases, clients):
-    """One for each round, phase and client, in this order."""
+    """Derive a seed for each round, phase and client, in this order."""
     found = []
     for round in numbers:
         for phase in range(phases):
@@ -35,46 +35,46 @@ def expected_seeds(seed, numbers, phases, clients):
 
 
 def test_every_round_phase_and_client_has_its_own_seed(tmp_path):
-    data = Asked()
+    data = LoaderRecorder()
     federation(tmp_path, rounds=2, seed=5).fit(PersonalBias(), data)
     expected = expected_seeds(5, range(2), 2, range(3))
-    assert data.asked == expected
+    assert data.requests == expected
     assert len({seed for _, seed in expected}) == 12
 
 
-def test_a_pass_that_goes_on_has_the_seed_of_the_pass(tmp_path):
-    """Client 1 has three batches, of which half a pass takes two: round 1 needs the end of pass 0 and pass 1."""
-    data = Asked()
+def test_a_continued_pass_keeps_its_seed(tmp_path):
+    """Client 1 has three batches, and half a pass takes two: round 1 uses the end of pass 0 and pass 1."""
+    data = LoaderRecorder()
     federation(tmp_path, rounds=2, seed=5, epochs=0.5).fit(PersonalBias(), data)
-    of_one = {seed for client, seed in data.asked if client == 1}
-    assert of_one == {derive_seed(5, number, phase, 1) for number in range(2) for phase in range(2)}
-    of_two = {seed for client, seed in data.asked if client == 2}
-    assert of_two == {derive_seed(5, 0, phase, 2) for phase in range(2)}
+    first = {seed for client, seed in data.requests if client == 1}
+    assert first == {derive_seed(5, number, phase, 1) for number in range(2) for phase in range(2)}
+    second = {seed for client, seed in data.requests if client == 2}
+    assert second == {derive_seed(5, 0, phase, 2) for phase in range(2)}
 
 
-def test_cohorts_follow_seed_and_round_and_every_phase_has_the_same(tmp_path):
+def test_cohorts_depend_on_seed_and_round_and_are_shared_by_phases(tmp_path):
     data = Points(clients=7)
-    cohorts, told = [], []
+    cohorts, calls = [], []
 
     def start(federation, phases, cohort):
         cohorts.append(cohort)
-        told.append([phase.name for phase in phases])
+        calls.append([phase.name for phase in phases])
 
     def end(federation, task, server, updates):
-        told.append((task.phase.name, task.round, server.round, [update.client.id for update in updates]))
+        calls.append((task.phase.name, task.round, server.round, [update.client.id for update in updates]))
 
-    noted = noting(on_round_start=start, on_phase_end=end)
-    federation(tmp_path, rounds=3, seed=5, cohort_size=3, callbacks=[noted]).fit(PersonalBias(), data)
+    callback = noting(on_round_start=start, on_phase_end=end)
+    federation(tmp_path, rounds=3, seed=5, cohort_size=3, callbacks=[callback]).fit(PersonalBias(), data)
     assert cohorts == [sample_cohort(data.clients, 3, derive_seed(5, number)) for number in range(3)]
     expected = []
     for number, cohort in enumerate(cohorts):
         ids = [client.id for client in cohort]
         expected += [["both", "weight"], ("both", number, number, ids), ("weight", number, number, ids)]
-    assert told == expected
+    assert calls == expected
 
 
 @pytest.mark.parametrize(("most", "named"), [(3, True), (2, False)])
-def test_many_clients_are_given_as_mean_least_and_largest(tmp_path, monkeypatch, most, named):
+def test_many_clients_are_summarized_by_mean_min_and_max(tmp_path, monkeypatch, most, named):
     monkeypatch.setattr(one_round, "MOST_COLUMNS", most)
     run = federation(tmp_path, rounds=1, cohort_size=2)
     run.fit(Linear(), Points(clients=3))
@@ -83,7 +83,7 @@ def test_many_clients_are_given_as_mean_least_and_largest(tmp_path, monkeypatch,
     assert ("clients/loss/mean" in columns) != named
 
 
-def test_metrics_over_clients_leave_out_those_that_did_not_log_them():
+def test_summaries_ignore_clients_that_did_not_log_the_metric():
     logged = [{"loss": 4.5, "kl": 0.25}, {"loss": 1.0}, {"kl": 0.75, "loss": 2.0}]
     updates = [ClientUpdate(Client(i, 0, 1, f"c{i}"), {}, 1, metrics) for i, metrics in enumerate(logged)]
     assert local_metrics(updates, by_client=False) == {
@@ -99,14 +99,14 @@ def test_metrics_over_clients_leave_out_those_that_did_not_log_them():
 
 
 class Averaged(Linear):
-    """Deploys an average over rounds, and sends the newest weight."""
+    """Deploys an average over rounds, and broadcasts the latest weight."""
 
     def configure_phases(self):
         strategy = MovingAverage(FedAvg(), ema_share(0.75), ("weight",))
         return [Phase("train", train=("weight",), upload=("weight",), strategy=strategy)]
 
 
-def test_the_method_holds_what_is_deployed_after_training(tmp_path):
+def test_the_method_has_the_deployed_tensors_after_training(tmp_path):
     module = Averaged()
     server = federation(tmp_path, rounds=2).fit(module, Points())
     assert not torch.equal(server.shared["weight"], server.deployed["weight"])

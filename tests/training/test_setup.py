@@ -1,4 +1,4 @@
-"""Before training: which precision and devices, what is refused, and a run that only tries everything."""
+"""Setup before training: precision and devices, rejected options, and ``fast_dev_run``."""
 
 import logging
 import os
@@ -17,38 +17,38 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 
 
 class TrainsNever(Linear):
-    """Fails the test as soon as it is trained."""
+    """Fails the test if it is trained."""
 
     def training_step(self, batch, batch_idx):
-        raise AssertionError("this should have been refused before training")
+        raise AssertionError("this should have been rejected before training")
 
 
 class HeldOutOnly(Points):
-    """Points of which none validates."""
+    """Points without validation splits."""
 
     def evaluation_splits(self):
         return [split for split in super().evaluation_splits() if split.role != "validation"]
 
 
-def with_optimizer(make):
+def make_method(optimizer):
     method = TrainsNever()
-    method.make_optimizer = make
+    method.make_optimizer = optimizer
     return method
 
 
-def test_convolutions_of_a_gpu_are_not_in_tf32(tmp_path):
+def test_gpu_convolutions_do_not_use_tf32(tmp_path):
     with torch.backends.cudnn.flags(allow_tf32=True):
         federation(tmp_path, rounds=1).fit(Linear(), Points())
         assert not torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize("options", [{"strategy": "ddq"}, {"accelerator": "abacus"}, {"num_nodes": 0}, {"devices": 0}])
-def test_a_federation_that_cannot_be(tmp_path, options):
+def test_invalid_device_options_are_rejected(tmp_path, options):
     with pytest.raises(UserError, match=next(iter(options))):
         federation(tmp_path, **options)
 
 
-def test_processes_that_run_the_same_program(tmp_path):
+def test_several_devices_use_the_gloo_strategy(tmp_path):
     for strategy in ("auto", "ddp"):
         made = federation(tmp_path, devices=2, strategy=strategy, collective_timeout=7.5)
         assert isinstance(made.fabric.strategy, GlooStrategy)
@@ -67,19 +67,19 @@ def test_processes_that_run_the_same_program(tmp_path):
         (lambda parameters: torch.optim.Adam(parameters, betas=(0.9, 7.0)), "Invalid beta"),
     ],
 )
-def test_optimizers_that_no_client_can_use(tmp_path, make, message):
+def test_unusable_optimizers_are_rejected(tmp_path, make, message):
     with pytest.raises(UserError, match=message):
-        federation(tmp_path).fit(with_optimizer(make), Points())
+        federation(tmp_path).fit(make_method(make), Points())
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cohort_of_more_than_all_is_said(tmp_path, caplog):
+def test_a_cohort_larger_than_all_clients_is_warned_about(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "fedvlp"):
         federation(tmp_path, rounds=1, cohort_size=5).fit(Linear(), Points(clients=3))
     assert "cohort_size is 5, but there are only 3 clients" in caplog.text
 
 
-def test_where_nothing_validates_the_last_round_is_reported(tmp_path, caplog, capsys):
+def test_without_validation_the_last_round_is_reported(tmp_path, caplog, capsys):
     with caplog.at_level(logging.WARNING, "fedvlp"):
         federation(tmp_path, rounds=2).fit(Linear(), HeldOutOnly())
     assert "no validation images" in caplog.text
@@ -88,21 +88,21 @@ def test_where_nothing_validates_the_last_round_is_reported(tmp_path, caplog, ca
     assert "best on source validation" not in printed
 
 
-def test_rounds_of_method_and_federation(tmp_path):
+def test_method_and_federation_must_have_equal_rounds(tmp_path):
     method = TrainsNever()
     method.hparams["rounds"] = 2
     with pytest.raises(UserError, match="made for 2 rounds, but the federation has 3"):
         federation(tmp_path, rounds=3).fit(method, Points())
 
 
-def test_a_file_in_place_of_a_folder(tmp_path):
+def test_a_file_instead_of_a_folder_is_rejected(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not a folder"):
         check_writable(tmp_path / "file" / "runs")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_the_right_to_write(tmp_path):
+def test_a_read_only_folder_is_rejected(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="read-only"):
         check_writable(tmp_path / "runs")
@@ -110,7 +110,7 @@ def test_a_folder_without_the_right_to_write(tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Sets what the machine has: AVX512-BF16, AMX, CUDA, a GPU that multiplies bfloat16, Apple's GPU."""
+    """Return a function that fakes the hardware: AVX512-BF16, AMX, CUDA, bfloat16 on the GPU, Apple's GPU."""
 
     def has(units=False, tiles=False, cuda=False, half_on_gpu=False, mps=False):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: units, raising=False)
@@ -135,7 +135,7 @@ def machine(monkeypatch):
         ({"units": True}, "tpu", "32-true", "only on CPUs and CUDA"),
     ],
 )
-def test_the_hardware_decides(machine, has, accelerator, name, reason):
+def test_auto_precision_depends_on_the_hardware(machine, has, accelerator, name, reason):
     machine(**has)
     assert choose_precision("32-true", accelerator) == ("32-true", "")
     chosen, why = choose_precision("auto", accelerator)
@@ -143,13 +143,13 @@ def test_the_hardware_decides(machine, has, accelerator, name, reason):
     assert reason in why
 
 
-def test_questions_that_pytorch_no_longer_answers_count_as_no(monkeypatch):
+def test_missing_hardware_checks_of_pytorch_count_as_no(monkeypatch):
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
     assert bfloat16_instructions() == ""
 
 
-def test_a_run_says_what_was_chosen_and_records_it(machine, tmp_path, capsys):
+def test_the_chosen_precision_is_printed_and_recorded(machine, tmp_path, capsys):
     machine(units=True)
     run = federation(tmp_path, rounds=1, precision="auto", default_callbacks=False)
     run.fit(Linear(), Points())
@@ -157,7 +157,7 @@ def test_a_run_says_what_was_chosen_and_records_it(machine, tmp_path, capsys):
     assert run.description["training"]["precision"] == "bf16-mixed"
 
 
-def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
+def test_fast_dev_run_takes_one_step_and_saves_nothing(tmp_path, capsys):
     steps, folders = [], []
 
     def note(trainer, module, outputs, batch, index):
@@ -179,16 +179,16 @@ def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
     assert "run folder" not in printed
 
 
-def test_rules_are_tried_and_nothing_is_gone_on_from(tmp_path):
-    asked = LambdaCallback(on_fit_end=lambda trainer, module: None)
-    run = federation(tmp_path, fast_dev_run=True, aggregation=TrimmedMean(0.25), callbacks=asked)
+def test_fast_dev_run_uses_the_aggregator_and_rejects_checkpoints(tmp_path):
+    callback = LambdaCallback(on_fit_end=lambda trainer, module: None)
+    run = federation(tmp_path, fast_dev_run=True, aggregation=TrimmedMean(0.25), callbacks=callback)
     run.fit(Linear(), Points(clients=4))
     with pytest.raises(UserError, match=r"starts from scratch and saves nothing. Remove ckpt_path"):
         run.fit(Linear(), Points(clients=4), ckpt_path="last")
     assert federation(tmp_path, fast_dev_run=True, rounds=0).fit(Linear(), Points()).round == 0
 
 
-def test_each_split_has_one_batch_and_the_data_stay_whole():
+def test_fast_dev_run_shortens_splits_without_changing_the_data():
     data = Points()
     whole = [replace(split, loader=3 * split.loader) for split in data.evaluation_splits()]
     data.evaluation_splits = lambda: whole

@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedDyn and MOON, against their papers' algorithms with plain tensors."""
+"""SCAFFOLD, FedDyn and MOON, compared with their papers' algorithms in plain tensors."""
 
 import math
 
@@ -18,7 +18,7 @@ MU, TAU = 2.0, 0.25
 
 
 def slow_scaffold(data, weights):
-    """x and c after Algorithm 1 with option II for all clients."""
+    """Compute x and c by Algorithm 1 with option II for all clients."""
     x = torch.zeros(3, 4)
     c = torch.zeros(3, 4)
     own = {client.id: torch.zeros(3, 4) for client in data.clients}
@@ -39,7 +39,7 @@ def slow_scaffold(data, weights):
 
 
 def slow_fed_dyn(data, weights):
-    """theta and -h / alpha after Algorithm 1, gradient descent in place of the clients' exact minimization."""
+    """Compute theta and -h / alpha by Algorithm 1, with gradient descent instead of exact minimization."""
     theta = torch.zeros(3, 4)
     h = torch.zeros(3, 4)
     last = {client.id: torch.zeros(3, 4) for client in data.clients}
@@ -48,8 +48,8 @@ def slow_fed_dyn(data, weights):
         for client in data.clients:
 
             def objective(weight, client=client, theta=theta):
-                held = ALPHA / 2 * (weight - theta).square().sum()
-                return loss(data, client, weight) - (last[client.id] * weight).sum() + held
+                proximal = ALPHA / 2 * (weight - theta).square().sum()
+                return loss(data, client, weight) - (last[client.id] * weight).sum() + proximal
 
             own = theta.clone()
             for _ in range(STEPS):
@@ -61,17 +61,16 @@ def slow_fed_dyn(data, weights):
     return theta, -h / ALPHA
 
 
-def likeness(one, other):
-    """The cosine of two vectors."""
+def cosine(one, other):
     return (one @ other) / (one.norm() * other.norm())
 
 
 def contrast(own, shared, last):
-    """l_con of each image in turn, and their mean."""
+    """Compute the mean of l_con, one image at a time."""
     losses = []
     for z, z_glob, z_prev in zip(own, shared, last, strict=True):
-        near = torch.exp(likeness(z, z_glob) / TAU)
-        far = torch.exp(likeness(z, z_prev) / TAU)
+        near = torch.exp(cosine(z, z_glob) / TAU)
+        far = torch.exp(cosine(z, z_prev) / TAU)
         losses.append(-torch.log(near / (near + far)))
     return sum(losses) / len(losses)
 
@@ -81,7 +80,7 @@ def centered(logits):
 
 
 def slow_moon(data, weights):
-    """w after Algorithm 1, in which a client's first round has no term; the server remembers nothing."""
+    """Compute w by Algorithm 1, without the term in a client's first round. The server has no memory."""
     w = torch.zeros(3, 4)
     last = {}
     for _ in range(ROUNDS):
@@ -114,7 +113,7 @@ def slow_moon(data, weights):
         (MOON(MU, TAU), slow_moon, Whole()),
     ],
 )
-def test_three_clients_train_as_the_paper_says_each_with_its_weight(tmp_path, add_on, slow, data):
+def test_training_of_three_weighted_clients_matches_the_paper(tmp_path, add_on, slow, data):
     state = federation(tmp_path, rounds=ROUNDS, steps=STEPS, add_ons=add_on).fit(Linear(RATE), data)
     expected, memory = slow(data, shares(data))
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
@@ -125,21 +124,21 @@ def test_three_clients_train_as_the_paper_says_each_with_its_weight(tmp_path, ad
 
 
 @pytest.mark.parametrize("data", [Alike, lambda: Points(clients=1)])
-def test_equal_clients_and_a_client_alone_train_with_scaffold_as_with_fed_avg(tmp_path, data):
+def test_scaffold_equals_fed_avg_for_equal_clients_or_a_single_client(tmp_path, data):
     plain, ruled = (
         federation(tmp_path, steps=3, **rule).fit(Linear(RATE), data()) for rule in ({}, {"add_ons": Scaffold()})
     )
     torch.testing.assert_close(ruled.shared["weight"], plain.shared["weight"], rtol=1e-5, atol=1e-6)
 
 
-def test_the_servers_step_of_fed_dyn_follows_another_aggregation(tmp_path):
+def test_fed_dyns_server_step_follows_another_aggregator(tmp_path):
     rule = FedAdam(learning_rate=0.25)
     run = federation(tmp_path, rounds=2, steps=2, aggregation=rule, add_ons=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
     assert {"add_on/0/0/weight", "train/moments/weight/first"} <= state.memory.keys()
 
 
-def test_moons_loss_and_its_gradient_are_those_of_the_paper():
+def test_moons_loss_and_gradient_match_the_paper():
     own, shared, last = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
     expected = gradient(lambda z: contrast(z, shared, last), own)
     found = gradient(lambda z: model_contrast(z, shared, last, TAU), own)
@@ -148,8 +147,8 @@ def test_moons_loss_and_its_gradient_are_those_of_the_paper():
     assert model_contrast(own, shared, shared, TAU).item() == pytest.approx(math.log(2))
 
 
-def test_each_phase_of_moon_keeps_its_own_last_tensors_with_those_that_stay_on_the_client(tmp_path):
+def test_each_phase_of_moon_keeps_its_previous_tensors_on_the_client(tmp_path):
     run = federation(tmp_path, rounds=2, add_ons=MOON())
     run.fit(PersonalBias(), Whole())
-    kept = {name for name in run.run_state.optimizer_states[2] if name.startswith("add_on/")}
-    assert kept == {"add_on/0/0/weight", "add_on/0/0/bias", "add_on/1/0/weight"}
+    memory = {name for name in run.run_state.optimizer_states[2] if name.startswith("add_on/")}
+    assert memory == {"add_on/0/0/weight", "add_on/0/0/bias", "add_on/1/0/weight"}

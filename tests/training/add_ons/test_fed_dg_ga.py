@@ -1,4 +1,4 @@
-"""FedDG-GA, against its steps with plain numbers."""
+"""FedDG-GA, compared with its steps in plain numbers."""
 
 import pytest
 import torch
@@ -16,13 +16,13 @@ STEP = 0.6
 
 
 def accuracy(data, client, weight):
-    """On the client's own validation images."""
+    """Compute the accuracy on the client's validation images."""
     points, labels = data.points(100 + client.id, 20)
     return ((points @ weight.T).argmax(1) == labels).double().mean().item()
 
 
-def written_out(data, rounds, steps, centered):
-    """theta and the weights after the rounds; a round's gaps are known in the next."""
+def slow_fed_dg_ga(data, rounds, steps, centered):
+    """Compute theta and the weights after all rounds. A round's gaps are known in the next round."""
     theta = torch.zeros(3, 4)
     a = [1 / 3] * 3
     before = None
@@ -48,18 +48,18 @@ def written_out(data, rounds, steps, centered):
 
 
 @pytest.mark.parametrize("centered", [True, False])
-def test_weights_follow_the_gaps_as_the_paper_says(tmp_path, centered):
+def test_weights_match_the_paper(tmp_path, centered):
     add_on = FedDGGA(STEP, centered)
     state = federation(tmp_path, rounds=5, steps=4, add_ons=add_on).fit(Linear(RATE), Hard())
-    theta, weights = written_out(Hard(), 5, 4, centered)
+    theta, weights = slow_fed_dg_ga(Hard(), 5, 4, centered)
     assert state.memory["add_on/0/0/weights"].tolist() == pytest.approx(weights, abs=1e-6)
     torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
     assert max(weights) - min(weights) > 0.1
     assert sum(state.memory["add_on/0/0/weights"].tolist()) == pytest.approx(1)
 
 
-class Measured(Whole):
-    """Of each client's 20 validation images so many are of the class that a matrix of zeros tells."""
+class FixedAccuracy(Whole):
+    """Clients with 20 validation images each, of which a zero matrix classifies a fixed number correctly."""
 
     right = {100: 16, 101: 15, 102: 18}  # noqa: RUF012
 
@@ -71,49 +71,49 @@ class Measured(Whole):
 
 
 def test_clients_whose_accuracy_does_not_change_keep_equal_weights(tmp_path):
-    """0.8, 0.75 and 0.9 in float32 differ from themselves, which is no gap."""
-    state = federation(tmp_path, rounds=5, steps=1, add_ons=FedDGGA(STEP)).fit(Linear(0.0), Measured())
+    """0.8, 0.75 and 0.9 differ between float32 and float64, which must not count as a gap."""
+    state = federation(tmp_path, rounds=5, steps=1, add_ons=FedDGGA(STEP)).fit(Linear(0.0), FixedAccuracy())
     assert state.memory["add_on/0/0/weights"].tolist() == [1 / 3] * 3
 
 
-def test_the_first_round_counts_each_client_once_also_where_the_method_does_not(tmp_path):
-    class Once(Linear):
+def test_the_first_round_weights_clients_equally_for_every_method(tmp_path):
+    class Uniform(Linear):
         def configure_phases(self):
             return [Phase("train", train=("weight",), upload=("weight",), strategy=FedAvg("uniform"))]
 
     options = {"rounds": 1, "steps": 3}
     ruled = federation(tmp_path, **options, add_ons=FedDGGA()).fit(Linear(RATE), Whole())
-    once = federation(tmp_path, **options).fit(Once(RATE), Whole())
-    torch.testing.assert_close(ruled.shared["weight"], once.shared["weight"])
+    uniform = federation(tmp_path, **options).fit(Uniform(RATE), Whole())
+    torch.testing.assert_close(ruled.shared["weight"], uniform.shared["weight"])
     later = {"rounds": 4, "steps": 3, "add_ons": FedDGGA(STEP)}
-    one, other = (federation(tmp_path, **later).fit(kind(RATE), Hard()) for kind in (Linear, Once))
+    one, other = (federation(tmp_path, **later).fit(kind(RATE), Hard()) for kind in (Linear, Uniform))
     assert torch.equal(one.shared["weight"], other.shared["weight"])
 
 
-def test_nothing_is_measured_on_a_held_out_domain(tmp_path):
-    """With other images there, all but what is reported is the same."""
+def test_held_out_images_have_no_effect(tmp_path):
+    """Other held-out images change only the reported accuracy."""
 
-    class Elsewhere(Hard):
+    class OtherHeldOut(Hard):
         def evaluation_splits(self):
             *own, _ = super().evaluation_splits()
             points, labels = self.points(7, 20)
             return [*own, points_split("held_out", "other", None, [({"features": points}, labels)])]
 
     run = {"rounds": 3, "steps": 3, "add_ons": FedDGGA(STEP)}
-    one, other = (federation(tmp_path, **run).fit(Linear(RATE), data()) for data in (Hard, Elsewhere))
+    one, other = (federation(tmp_path, **run).fit(Linear(RATE), data()) for data in (Hard, OtherHeldOut))
     assert torch.equal(one.memory["add_on/0/0/weights"], other.memory["add_on/0/0/weights"])
 
 
-class Unmeasured(Whole):
+class WithoutValidation(Whole):
     """The second client's domain has no validation images."""
 
     def evaluation_splits(self):
         return [split for split in super().evaluation_splits() if split.domain != "client1"]
 
 
-def test_what_it_cannot_be_had_with_is_refused(tmp_path):
+def test_unsupported_data_and_aggregators_are_rejected(tmp_path):
     with pytest.raises(UserError, match="'client1' has none"):
-        federation(tmp_path, add_ons=FedDGGA()).fit(Linear(), Unmeasured())
+        federation(tmp_path, add_ons=FedDGGA()).fit(Linear(), WithoutValidation())
     with pytest.raises(UserError, match="CoordinateMedian ignores weights"):
         federation(tmp_path, add_ons=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
     federation(tmp_path, rounds=1, add_ons=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())

@@ -1,4 +1,4 @@
-"""FedNova, against Eq. 6 with plain tensors."""
+"""FedNova, compared with Eq. 6 in plain tensors."""
 
 import pytest
 import torch
@@ -15,20 +15,20 @@ MOMENTUM = 0.8
 
 
 class Batches(Points):
-    """Three clients of 8, 12 and 16 points in batches of 4: 2, 3 and 4 steps a pass."""
+    """Three clients with 8, 12 and 16 points in batches of 4: 2, 3 and 4 steps per pass."""
 
     def train_dataloader(self, client=None, seed=None):
         return super().train_dataloader(client, seed=client.id)  # the same order in each round
 
 
-def with_momentum(rate=RATE, momentum=MOMENTUM):
+def make_method(rate=RATE, momentum=MOMENTUM):
     module = Linear(rate)
     module.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum)
     return module
 
 
-def written_out(data, rounds, momentum=0.0, mu=0.0):
-    """x after rounds of Eq. 6 if each client passes once through its batches; mu weighs FedProx's term."""
+def slow_fed_nova(data, rounds, momentum=0.0, mu=0.0):
+    """Compute x after rounds of Eq. 6, with one pass per client and round. mu weights FedProx's term."""
     x = torch.zeros(3, 4)
     for _ in range(rounds):
         directions = []
@@ -43,7 +43,7 @@ def written_out(data, rounds, momentum=0.0, mu=0.0):
                 velocity = momentum * velocity + g + mu * (y - x)
                 y = y - RATE * velocity
             tau = len(batches)
-            # The gradient of step j is in the velocities of steps j to tau: 1 + rho + ... + rho^(tau - 1 - j). Without
+            # The gradient of step j enters the velocities of steps j to tau: 1 + rho + ... + rho^(tau - 1 - j). Without
             # momentum, FedProx's term shrinks it by 1 - eta mu in each later step (Section 4.1).
             vector = [sum(momentum**i for i in range(tau - j)) * (1 - RATE * mu) ** (tau - 1 - j) for j in range(tau)]
             norms.append(sum(vector))
@@ -54,31 +54,31 @@ def written_out(data, rounds, momentum=0.0, mu=0.0):
 
 
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
-def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, momentum):
-    state = federation(tmp_path, rounds=4, add_ons=FedNova()).fit(with_momentum(momentum=momentum), Batches())
-    expected = written_out(Batches(), 4, momentum)
+def test_normalized_updates_match_the_paper(tmp_path, momentum):
+    state = federation(tmp_path, rounds=4, add_ons=FedNova()).fit(make_method(momentum=momentum), Batches())
+    expected = slow_fed_nova(Batches(), 4, momentum)
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
-    plain = federation(tmp_path, rounds=4).fit(with_momentum(momentum=momentum), Batches())
+    plain = federation(tmp_path, rounds=4).fit(make_method(momentum=momentum), Batches())
     assert not torch.allclose(plain.shared["weight"], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("other", [FedProx(weight=0.6), FedDyn(alpha=0.6)], ids=["FedProx", "FedDyn"])
 def test_proximal_terms_of_other_add_ons_shorten_the_steps(tmp_path, other):
-    # FedDyn's first round is FedProx's at the clients; its server's step follows.
+    # In FedDyn's first round, clients train like FedProx. The server's step follows.
     def moved(**rules):
-        return federation(tmp_path, rounds=1, **rules).fit(with_momentum(momentum=0.0), Batches()).shared["weight"]
+        return federation(tmp_path, rounds=1, **rules).fit(make_method(momentum=0.0), Batches()).shared["weight"]
 
-    expected = written_out(Batches(), 1, mu=0.6)
+    expected = slow_fed_nova(Batches(), 1, mu=0.6)
     server_step = 2 if isinstance(other, FedDyn) else 1
     torch.testing.assert_close(moved(add_ons=[FedNova(), other]), server_step * expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(moved(add_ons=[other, FedNova()]), server_step * expected, rtol=1e-5, atol=1e-5)
 
 
-def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
-    """A client's direction counts by its images, however many of its steps it did: gradients here are constant."""
+def test_stragglers_count_by_their_images(tmp_path):
+    """A client's direction is weighted by its images, not by its steps. The gradients are constant."""
 
     class Constant(Linear):
-        """Each client's loss falls along its own direction at the same rate everywhere."""
+        """Each client's loss has a constant gradient in a direction of its own."""
 
         def training_step(self, batch, batch_idx):
             return self.weight[self.context.client.id].sum()
@@ -93,7 +93,7 @@ def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
 
 
 @pytest.mark.parametrize("claimed", [1e-9, 0.0, -3.0])
-def test_who_claims_less_than_a_step_counts_for_no_more_than_one(claimed):
+def test_a_claimed_length_below_one_counts_as_one_step(claimed):
     data = Points()
     ends = [torch.tensor([0.5, -2.0]), torch.tensor([3.0, 1.0]), torch.tensor([-1.0, 4.0])]
     updates = []
@@ -102,9 +102,9 @@ def test_who_claims_less_than_a_step_counts_for_no_more_than_one(claimed):
     weights = {client.id: float(client.num_examples) for client in data.clients}
 
     def rescaled(*lengths):
-        sent = [{"length": torch.tensor([length])} for length in lengths]
+        messages = [{"length": torch.tensor([length])} for length in lengths]
         shared = {"p": torch.zeros(2)}
-        server = ServerRound(updates, sent, shared, {}, ("p",), data.clients, weights, round=0, rounds=1)
+        server = ServerRound(updates, messages, shared, {}, ("p",), data.clients, weights, round=0, rounds=1)
         return [update.state["p"] for update in FedNova().before_aggregation(server)[0]]
 
     # 2/9, 3/9 and 4/9 of the points: tau_eff of 1, 4 and 2 steps.

@@ -1,4 +1,4 @@
-"""What every add-on must leave unchanged: clients that are left out, what is counted, what is private."""
+"""Every add-on: the state of skipped clients, counted communication, and privacy."""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ each_add_on = pytest.mark.parametrize("add_on", ADD_ONS, ids=lambda add_on: type
 
 
 @each_add_on
-def test_what_is_kept_on_a_client_that_is_left_out_stays_as_it_was(tmp_path, add_on):
+def test_a_skipped_client_keeps_its_add_on_state(tmp_path, add_on):
     class FailsLater(Points):
         """The first client's images are spoilt in the second round."""
 
@@ -37,20 +37,21 @@ def test_what_is_kept_on_a_client_that_is_left_out_stays_as_it_was(tmp_path, add
             self.spoil = self.trainer.run_state.server.round == 1
             return super().train_dataloader(client, seed)
 
-    kept = []
+    memories = []
     for rounds in (1, 2):
         run = federation(tmp_path, rounds=rounds, add_ons=add_on)
         run.fit(Linear(), FailsLater())
-        kept.append(run.run_state.optimizer_states)
+        memories.append(run.run_state.optimizer_states)
     if type(add_on) in (FedNova, FedProx):
-        assert kept == [{}, {}]
+        assert memories == [{}, {}]
         return
-    assert_equal(kept[0][0], kept[1][0])
-    changed = [name for name in kept[0][1] if not torch.equal(kept[0][1][name], kept[1][1][name])]
+    assert_equal(memories[0][0], memories[1][0])
+    before, after = memories[0][1], memories[1][1]
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed or type(add_on) is FedDGGA
 
 
-SENT = {
+COUNTS = {
     "Scaffold": (24, 24),
     "FedDyn": (12, 12),
     "FedNova": (13, 12),
@@ -58,36 +59,36 @@ SENT = {
     "MOON": (12, 12),
     "FedProx": (12, 12),
 }
-"""Numbers that a client of a matrix of 12 uploads and downloads."""
+"""Values that a client with a matrix of 12 values uploads and downloads."""
 
 
 @each_add_on
-def test_what_is_sent_is_counted(tmp_path, add_on):
-    sent = SENT[type(add_on).__name__]
+def test_add_on_communication_is_counted(tmp_path, add_on):
+    counts = COUNTS[type(add_on).__name__]
     run = federation(tmp_path, rounds=2, add_ons=add_on, callbacks=[Communication()])
     run.fit(Linear(), Points())
     for row in run.run_state.history:
-        assert (row["upload_parameters"], row["download_parameters"]) == sent
+        assert (row["upload_parameters"], row["download_parameters"]) == counts
     cost = communication_cost(Linear(), Points().clients, [add_on]).rows(rounds=2)[-1]
-    assert (cost["upload_parameters"], cost["download_parameters"]) == sent
-    assert cost["total_parameters"] == 2 * 3 * sum(sent)
+    assert (cost["upload_parameters"], cost["download_parameters"]) == counts
+    assert cost["total_parameters"] == 2 * 3 * sum(counts)
 
 
 @pytest.mark.parametrize("add_on", ADD_ONS[:-1], ids=lambda add_on: type(add_on).__name__)
-def test_privacy_is_not_claimed_where_an_add_on_gets_past_the_noise(tmp_path, add_on):
+def test_add_ons_that_bypass_the_noise_are_rejected(tmp_path, add_on):
     private = DPFedAvg(clip_norm=1.0, noise_multiplier=1.0)
     with pytest.raises(UserError, match=f"not to what {type(add_on).__name__} derives from them"):
         federation(tmp_path, aggregation=private, add_ons=add_on).fit(Linear(), Points())
 
 
-def test_scaled_gradients_are_refused(tmp_path):
+def test_scaled_gradients_are_rejected(tmp_path):
     run = federation(tmp_path, add_ons=Scaffold())
     run.options = replace(run.options, precision="16-mixed")
     with pytest.raises(UserError, match="16-mixed scales them"):
         run.fit(Linear(), Points())
 
 
-def test_a_method_that_averages_nothing_is_refused(tmp_path):
+def test_methods_without_an_average_are_rejected(tmp_path):
     class Alone(Linear):
         personal = ("weight",)
 
@@ -99,14 +100,14 @@ def test_a_method_that_averages_nothing_is_refused(tmp_path):
 
 
 class TwoTensors(Linear):
-    """A shared matrix, and a bias for each client that only the server keeps."""
+    """A shared matrix, and one bias per client that only the server stores."""
 
     def __init__(self):
         super().__init__()
         self.biases = torch.nn.Parameter(torch.zeros(3))
 
 
-def test_only_what_is_averaged_over_the_cohort_is_corrected():
+def test_only_tensors_averaged_over_the_cohort_are_corrected():
     phase = Phase("train", train=("weight", "biases"), upload=("weight", "biases"), strategy=FedAvg())
     module = TwoTensors()
     assert averaged_names(module, phase) == ("weight", "biases")
@@ -118,7 +119,7 @@ def test_only_what_is_averaged_over_the_cohort_is_corrected():
 
 
 class TwoMeans(Linear):
-    """A matrix that is averaged by the clients' points, and a bias that may be the mean of clients that count once."""
+    """A matrix averaged with the given weighting, and a bias averaged uniformly."""
 
     def __init__(self, weighting):
         super().__init__()
@@ -136,19 +137,19 @@ class TwoMeans(Linear):
 
 @pytest.mark.parametrize(("weighting", "share"), [("examples", 8 / 36), ("uniform", 1 / 3)])
 @pytest.mark.parametrize(("add_on", "factor"), [(Scaffold(), 1.0), (FedDyn(0.3), -1 / 0.3)], ids=["Scaffold", "FedDyn"])
-def test_clients_count_once_only_where_they_do_in_all_means(tmp_path, add_on, factor, weighting, share):
+def test_clients_weigh_equally_only_if_all_means_are_uniform(tmp_path, add_on, factor, weighting, share):
     run = federation(tmp_path, rounds=1, steps=2, cohort_size=1, seed=3, add_ons=add_on)
     state = run.fit(TwoMeans(weighting), Whole())
     own = run.run_state.optimizer_states
     assert list(own) == [0]
-    # The server's variate, or its drift, moves by the client's share of what it kept.
+    # The server's control variate or drift moves by the client's share of its stored value.
     (moved,) = [value for name, value in state.memory.items() if name.endswith("/weight")]
     torch.testing.assert_close(moved, share * factor * own[0]["add_on/0/0/weight"])
     assert moved.abs().max() > 0.01
 
 
-def test_the_largest_update_is_of_the_methods_own_tensors(tmp_path):
-    """What an add-on sends is not counted: 900 would be too far."""
+def test_max_update_norm_ignores_add_on_tensors(tmp_path):
+    """The add-on's value of 900 would exceed the norm."""
 
     @dataclass(frozen=True)
     class Loud(AddOn):
