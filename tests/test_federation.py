@@ -1,4 +1,4 @@
-"""The loop: refusals, failing loggers, damaged checkpoints, aggregators; with the smallest method there is."""
+"""A federation of the smallest method: rejected options, failing loggers, damaged checkpoints, aggregators."""
 
 import json
 
@@ -17,7 +17,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
-def test_learns_and_reports(tmp_path, rendered_figures):
+def test_a_run_learns_and_writes_its_results(tmp_path, rendered_figures):
     run = federation(tmp_path)
     run.fit(Linear(), Points())
     rows = run.run_state.history
@@ -33,7 +33,7 @@ def test_learns_and_reports(tmp_path, rendered_figures):
         assert len(picture.getcolors(1 << 24)) > 20
 
 
-def test_the_best_prompts_are_of_the_first_round_with_the_best_mean_of_source_validation(tmp_path, monkeypatch):
+def test_the_best_prompts_come_from_the_first_round_with_the_best_validation(tmp_path, monkeypatch):
     scores = iter([40.0, 70.0, 55.0, 70.0, 10.0])
     run = federation(tmp_path, rounds=5, **file_callbacks())
     monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(scores), "held_out": 99.0})
@@ -46,7 +46,7 @@ def test_the_best_prompts_are_of_the_first_round_with_the_best_mean_of_source_va
     assert not torch.equal(best["weight"], last["weight"])
 
 
-def test_leaking_tensor_is_refused_before_training(tmp_path):
+def test_a_trained_tensor_that_is_neither_uploaded_nor_personal_is_rejected(tmp_path):
     class Leaky(Linear):
         def configure_phases(self):
             return [Phase("train", train=("weight",), upload=(), strategy=FedAvg())]
@@ -56,7 +56,7 @@ def test_leaking_tensor_is_refused_before_training(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_phase_that_names_no_tensor_is_refused(tmp_path):
+def test_a_phase_with_an_unknown_tensor_is_rejected(tmp_path):
     class Misspelt(Linear):
         def configure_phases(self):
             return [Phase("train", train=("wieght",), upload=("weight",), strategy=FedAvg())]
@@ -73,7 +73,7 @@ class BrokenLogger(L.pytorch.loggers.CSVLogger):
         raise ConnectionError("the service is away")
 
 
-def test_logger_that_fails_never_stops_training(tmp_path, capsys):
+def test_a_failing_logger_does_not_stop_training(tmp_path, capsys):
     BrokenLogger.calls = 0
     run = federation(tmp_path, logger=BrokenLogger(tmp_path / "logs"))
     run.fit(Linear(), Points())
@@ -82,7 +82,7 @@ def test_logger_that_fails_never_stops_training(tmp_path, capsys):
     assert "ConnectionError: the service is away" in capsys.readouterr().out
 
 
-def test_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path):
+def test_a_checkpoint_of_another_run_is_rejected_with_the_difference(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, module, expected in [
         ({"seed": 1}, Linear(), "training.seed: was 0, is 1"),
@@ -97,7 +97,7 @@ def test_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path):
         federation(tmp_path, name="run").fit(Linear(), data, ckpt_path="last")
 
 
-def test_planted_pickle_is_never_loaded(tmp_path):
+def test_a_planted_pickle_is_never_loaded(tmp_path):
     class Bomb:
         def __reduce__(self):
             return (pytest.fail, ("unpickled",))
@@ -110,18 +110,18 @@ def test_planted_pickle_is_never_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["epochs", "evaluate_every", "steps", "cohort_size", "num_threads"])
-def test_counts_below_one_are_refused(tmp_path, option):
+def test_counts_below_one_are_rejected(tmp_path, option):
     with pytest.raises(UserError, match=option):
         federation(tmp_path, **{option: 0})
 
 
-def test_zero_rounds_leave_the_module_as_it_is(tmp_path):
+def test_zero_rounds_leave_the_module_unchanged(tmp_path):
     module = Linear()
     federation(tmp_path, rounds=0).fit(module, Points())
     assert not module.weight.any()
 
 
-def test_a_tensor_that_is_replaced_during_training_stops_the_run(tmp_path):
+def test_replacing_a_tensor_during_training_stops_the_run(tmp_path):
     class Replaces(Linear):
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
@@ -132,7 +132,7 @@ def test_a_tensor_that_is_replaced_during_training_stops_the_run(tmp_path):
         federation(tmp_path).fit(Replaces(), Points())
 
 
-def test_rule_is_used_in_place_of_the_mean(tmp_path):
+def test_the_chosen_aggregator_replaces_the_mean(tmp_path):
     class Median(Linear):
         def configure_phases(self):
             return [Phase("train", ("weight",), ("weight",), FedAvg(aggregator=CoordinateMedian()))]
@@ -149,7 +149,7 @@ def printed_config(capsys, *options):
     return capsys.readouterr().out
 
 
-def test_chosen_by_short_name_on_the_command_line(capsys):
+def test_the_command_line_accepts_short_names_of_aggregators(capsys):
     text = printed_config(capsys, "--trainer.server.aggregation=TrimmedMean", "--trainer.server.aggregation.share=0.34")
     assert "class_path: fedvlp.TrimmedMean" in text
     assert "share: 0.34" in text

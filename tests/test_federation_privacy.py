@@ -1,4 +1,4 @@
-"""A run with DPFedAvg: noise in every phase and round, who draws it, and epsilon in rows and summary."""
+"""Runs with DPFedAvg: noise in every phase and round, its source, and epsilon in metrics and summary."""
 
 import csv
 import itertools
@@ -21,7 +21,7 @@ def private(noise_multiplier=1.0, clip_norm=0.5, **options):
 
 
 class Still(Linear):
-    """Two phases in which nothing is learned, so that all that changes is noise."""
+    """Two phases that learn nothing, so that only noise changes tensors."""
 
     def __init__(self):
         super().__init__(learning_rate=0.0)
@@ -30,7 +30,7 @@ class Still(Linear):
         return [Phase(name, ("weight",), ("weight",), FedAvg()) for name in ("one", "two")]
 
 
-def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
+def test_every_phase_and_round_has_different_noise(tmp_path):
     weights = [torch.zeros(3, 4)]
     steps = noting(on_phase_end=lambda _, task, server, updates: weights.append(server.shared["weight"]))
     federation(tmp_path, aggregation=private(), callbacks=[steps]).fit(Still(), Points())
@@ -40,27 +40,27 @@ def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
     assert len({tuple(step.tolist()) for step in steps}) == 6
 
 
-def test_tables_take_the_run_whose_seed_of_noise_is_long(tmp_path):
+def test_records_accept_runs_with_a_long_noise_seed(tmp_path):
     run = federation(tmp_path, rounds=1, aggregation=private())
     run.fit(Linear(), Points())
     assert load_record(run.folder).rounds == 1
 
 
 @pytest.mark.parametrize("noise_from", ["seed", "system"])
-def test_cohort_is_as_secret_as_the_noise(tmp_path, noise_from):
+def test_the_cohort_is_drawn_from_the_same_source_as_the_noise(tmp_path, noise_from):
     drawn = []
     for _ in range(2):
         cohorts = []
-        noted = noting(on_round_start=lambda _, phases, cohort, cohorts=cohorts: cohorts.append(cohort))
+        record = noting(on_round_start=lambda _, phases, cohort, cohorts=cohorts: cohorts.append(cohort))
         rule = private(noise_from=noise_from)
-        run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=noted)
+        run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=record)
         run.fit(Linear(), Points(clients=9))
         assert {len({client.id for client in cohort}) for cohort in cohorts} == {4}
         drawn.append(cohorts)
     assert (drawn[0] == drawn[1]) == (noise_from == "seed")
 
 
-def test_epsilon_is_in_rows_and_summary_and_said(tmp_path, capsys):
+def test_epsilon_is_in_metrics_summary_and_output(tmp_path, capsys):
     run = federation(tmp_path, aggregation=private(delta=1e-6), cohort_size=5, enable_progress_bar=False)
     run.fit(PersonalBias(), Points(clients=9))
     account = PrivacyAccount((1.0, 1.0), 9, 5, 1e-6, repeats=True)
@@ -75,7 +75,7 @@ def test_epsilon_is_in_rows_and_summary_and_said(tmp_path, capsys):
     assert capsys.readouterr().out.count(account.describe(3)) == 2
 
 
-def test_run_without_noise_says_nothing_of_privacy(tmp_path, capsys):
+def test_a_run_without_noise_does_not_mention_privacy(tmp_path, capsys):
     run = federation(tmp_path, rounds=1, enable_progress_bar=False)
     run.fit(Linear(), Points())
     assert not [name for name in run.run_state.history[0] if "privacy" in name]
@@ -83,7 +83,7 @@ def test_run_without_noise_says_nothing_of_privacy(tmp_path, capsys):
     assert "privacy" not in capsys.readouterr().out
 
 
-def test_client_that_is_left_out_adds_zero_and_costs_the_same(tmp_path):
+def test_a_skipped_client_adds_zero_and_epsilon_stays_the_same(tmp_path):
     rule = private(0.0, clip_norm=1e9)
     spoilt = federation(tmp_path, rounds=1, aggregation=rule)
     weight = spoilt.fit(Linear(), Points(spoil=True)).shared["weight"]
@@ -103,7 +103,7 @@ def test_client_that_is_left_out_adds_zero_and_costs_the_same(tmp_path):
     assert len({run.run_state.history[0]["privacy/epsilon"] for run in noisy}) == 1
 
 
-def test_clients_that_do_not_trust_the_server_send_noise(tmp_path):
+def test_noise_at_clients_is_part_of_their_uploads(tmp_path):
     sent = []
 
     def note(federation, task, server, updates):

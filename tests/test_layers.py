@@ -1,4 +1,4 @@
-"""Imports point down, from folder to folder; imports in functions and for type checkers count as well."""
+"""Imports point down from folder to folder, including imports in functions and for type checkers."""
 
 import ast
 from functools import cache
@@ -10,7 +10,7 @@ import pytest
 import fedvlp
 
 PACKAGE = Path(fedvlp.__file__).parent
-ALLOWED = {  # each folder, and the folders that its files may import besides their own
+ALLOWED = {  # each folder, and the other folders that its files may import
     "utils": set(),
     "catalog": set(),
     "core": {"utils"},
@@ -34,18 +34,18 @@ ROOT = {"__init__", "__main__", "federation", "version"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def module_of(path):
-    """The dotted name of a file's module below the package."""
+def module_name(path):
+    """Build the dotted name of a file's module below the package."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-MODULES = {module_of(path): path for path in FILES}
+MODULES = {module_name(path): path for path in FILES}
 
 
 @cache
 def imports(path):
-    """List every module of ours that a file imports anywhere in it."""
+    """List every module of the package that a file imports."""
     return list(find_imports(path))
 
 
@@ -66,45 +66,45 @@ def find_imports(path):
                 yield from [name if name in MODULES else found for name in inner]
 
 
-def folder_of(module):
+def top_folder(module):
     return module.split(".")[0]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_imports_point_down(path):
-    module = module_of(path)
-    folder = folder_of(module)
+    module = module_name(path)
+    folder = top_folder(module)
     if folder in ("__init__", "__main__"):  # the public names, and the command line
         return
     if folder in ANYWHERE:
         assert not list(imports(path))
         return
-    assert folder in ALLOWED, f"{folder} is a new folder: say here what it may import"
+    assert folder in ALLOWED, f"{folder} is a new folder: add the folders that it may import"
     for imported in imports(path):
-        target = folder_of(imported)
+        target = top_folder(imported)
         assert target in ALLOWED[folder] | ANYWHERE | {folder}, f"{module} imports {imported}"
 
 
-def test_the_package_itself_holds_the_facade_alone():
+def test_the_top_folder_contains_only_the_facade():
     assert {path.stem for path in PACKAGE.glob("*.py")} == ROOT
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders - {"configs"} == set(ALLOWED) - {"federation"}
 
 
-def test_every_folder_says_what_may_live_there():
+def test_every_folder_has_a_documented_init():
     for path in FILES:
         if path.name == "__init__.py":
             assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
         assert (path.parent / "__init__.py").exists(), f"{path.parent} is a folder without __init__.py"
 
 
-def acyclic(graph):
-    """Whether a graph has an order; raises CycleError with the circle if not."""
+def sort_modules(graph):
+    """Sort a graph topologically, or raise CycleError with the cycle."""
     return list(TopologicalSorter(graph).static_order())
 
 
-def test_no_folder_imports_in_a_circle():
-    """Each folder at any depth is one place; a file that lies beside folders is a place of its own."""
+def test_folders_have_no_circular_imports():
+    """In each folder, its subfolders and its files are the nodes of the graph."""
     for parent in {path.parent for path in FILES}:
         prefix = [*parent.relative_to(PACKAGE).parts]
         graph = {}
@@ -112,29 +112,29 @@ def test_no_folder_imports_in_a_circle():
             parts = module.split(".")
             if parts[: len(prefix)] != prefix or path.name == "__init__.py":
                 continue
-            place = parts[len(prefix)]
+            node = parts[len(prefix)]
             for imported in imports(path):
                 other = imported.split(".")
-                if other[: len(prefix)] == prefix and len(other) > len(prefix) and other[len(prefix)] != place:
-                    graph.setdefault(place, set()).add(other[len(prefix)])
-        acyclic(graph)
+                if other[: len(prefix)] == prefix and len(other) > len(prefix) and other[len(prefix)] != node:
+                    graph.setdefault(node, set()).add(other[len(prefix)])
+        sort_modules(graph)
 
 
-def test_the_loop_names_no_method():
-    loop = [path for path in FILES if folder_of(module_of(path)) in ("federation", "training", "callbacks")]
-    methods = [path for path in FILES if folder_of(module_of(path)) == "methods"]
+def test_the_training_loop_does_not_mention_methods():
+    loop = [path for path in FILES if top_folder(module_name(path)) in ("federation", "training", "callbacks")]
+    methods = [path for path in FILES if top_folder(module_name(path)) == "methods"]
     names = {path.stem.lower() for path in methods if path.stem != "__init__"} - {"parts", "options", "losses"}
     for name in ("trip", "plan", "diprompt", "adapt", "promptfl"):
         assert name in names
         assert not [path for path in loop if name in path.read_text(encoding="utf-8").lower().split()]
 
 
-def test_only_what_runs_under_flower_imports_it():
-    """An installation without the extra imports nothing of it."""
+def test_only_the_flower_folder_imports_flower():
+    """An installation without the extra imports none of its modules."""
     users = {}
     for module, path in MODULES.items():
         flower = {name for name in imports(path) if name.startswith("sites.flower")}
         if flower and not module.startswith("sites.flower"):
             users[module] = flower
-    # The command's check, which it imports where Flower is there.
+    # The command imports the check only if Flower is installed.
     assert users == {"sites.commands": {"sites.flower.check"}}

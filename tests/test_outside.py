@@ -1,4 +1,4 @@
-"""Tests fail that write outside their temporary folders, whoever writes and in whichever way."""
+"""Tests that write outside their temporary folders fail, for every way of writing."""
 
 import os
 import re
@@ -94,8 +94,8 @@ FOUND = {
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> str:
-    """What pytest says of tests that write in many places."""
+def output(tmp_path: Path) -> str:
+    """Run pytest on tests that write to many places, and return its output."""
     project = tmp_path / "project"
     (project / "folder").mkdir(parents=True)
     (tmp_path / "temporary").mkdir()
@@ -107,10 +107,10 @@ def told(tmp_path: Path) -> str:
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False).stdout
 
 
-def test_each_way_to_write_outside_is_found_and_named(told, tmp_path):
-    named = re.findall(r"test_writing\.py::(\w+) wrote outside its temporary folders:\n((?:  \S+\n)+)", told)
+def test_every_write_outside_is_reported_with_its_path(output, tmp_path):
+    named = re.findall(r"test_writing\.py::(\w+) wrote outside its temporary folders:\n((?:  \S+\n)+)", output)
     found = {name: paths.split() for name, paths in named}
-    assert found.keys() == FOUND.keys(), told
+    assert found.keys() == FOUND.keys(), output
     for name, path in FOUND.items():
         assert path.format(tmp_path) in found[name]
-    assert "10 failed, 1 passed, 2 errors" in told
+    assert "10 failed, 1 passed, 2 errors" in output

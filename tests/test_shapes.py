@@ -1,4 +1,4 @@
-"""Types and tensor shapes are checked while tests run, and nowhere else."""
+"""Types and tensor shapes are checked only during tests."""
 
 import random
 import subprocess
@@ -43,7 +43,7 @@ def test_the_first_calls_of_a_test_are_checked():
         cosine_logits(IMAGES, TEXTS, 1.0)
 
 
-def test_a_result_is_held_to_the_axes_of_the_arguments():
+def test_a_result_must_match_the_axes_of_the_arguments():
     @checked
     def part(values: Float[Tensor, "B"], first: int) -> Float[Tensor, "B"]:
         return values[first:]
@@ -53,7 +53,7 @@ def test_a_result_is_held_to_the_axes_of_the_arguments():
         part(torch.ones(3), 1)
 
 
-def test_axes_of_one_call_are_not_those_of_another():
+def test_axes_are_independent_between_calls():
     @checked
     def shorter(values: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         return values if len(values) == 1 else torch.cat([shorter(values[1:]), values[:1]])
@@ -61,13 +61,13 @@ def test_axes_of_one_call_are_not_those_of_another():
     assert len(shorter(torch.ones(3))) == 3
 
 
-def test_fields_and_names_that_are_defined_later_are_checked():
+def test_dataclass_fields_and_later_names_are_checked():
     with pytest.raises(jaxtyping.TypeCheckError, match="id"):
         Client("not a number", 0, 0)
 
     @checked
     def first(later: Later) -> None:
-        """Takes what is defined below."""
+        """Accept an object of a class defined below."""
 
     first(Later())
     with pytest.raises(jaxtyping.TypeCheckError, match="later"):
@@ -75,10 +75,10 @@ def test_fields_and_names_that_are_defined_later_are_checked():
 
 
 class Later:
-    """Stands below the function that names it."""
+    """Defined after the function that refers to it."""
 
 
-def test_unchecked_passes_what_annotations_forbid_until_it_ends():
+def test_unchecked_disables_checks_only_within_its_block():
     with unchecked(), pytest.raises(RuntimeError, match="cannot be multiplied"):
         cosine_logits(IMAGES, TEXTS, 1.0)
     with pytest.raises(ZeroDivisionError), unchecked():
@@ -87,7 +87,7 @@ def test_unchecked_passes_what_annotations_forbid_until_it_ends():
         cosine_logits(IMAGES, TEXTS, 1.0)
 
 
-def test_checks_take_nothing_from_the_global_generator():
+def test_checks_do_not_use_the_global_generator():
     before = random.getstate()
     weighted_mean([{"prompt": torch.ones(1)}, {"prompt": torch.ones(1)}], [1, 2])
     assert random.getstate() == before

@@ -1,4 +1,4 @@
-"""What Windows lacks is not needed to import the package; only what uses it says so."""
+"""The package can be imported without the Unix features that Windows lacks; only their users raise."""
 
 import builtins
 import importlib
@@ -20,35 +20,35 @@ from tests.helpers.forks import exit_code, fork
 PACKAGE = Path(fedvlp.__file__).parent
 FOREIGN = ("flwr", "wandb")
 MODULES = ("fcntl", "grp", "pwd", "resource", "termios")
-OF_OS = ("fork", "getuid", "killpg", "register_at_fork", "setsid")
-OF_SIGNAL = ("SIGALRM", "SIGCHLD", "SIGKILL", "setitimer")
+OS_NAMES = ("fork", "getuid", "killpg", "register_at_fork", "setsid")
+SIGNAL_NAMES = ("SIGALRM", "SIGCHLD", "SIGKILL", "setitimer")
 
 
-def test_every_module_can_be_imported(tmp_path):
-    """In a copy of this process, which has imported what others have written already."""
+def test_every_module_can_be_imported_on_windows(tmp_path):
+    """The fork of this process has already imported third-party packages."""
     child = fork(import_all, output=tmp_path / "output.txt")
     assert exit_code(child) == 0, (tmp_path / "output.txt").read_text()
 
 
 def import_all() -> None:
-    """Imports all of the package anew, as if this were Windows."""
+    """Import the whole package again, as if on Windows."""
     for name in FOREIGN:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
     sys.meta_path[:] = [finder for finder in sys.meta_path if "jaxtyping" not in type(finder).__module__]
     for name in [name for name in sys.modules if name.partition(".")[0] == "fedvlp"]:
         del sys.modules[name]
-    for name in OF_OS:
+    for name in OS_NAMES:
         delattr(os, name)
-    for name in OF_SIGNAL:
+    for name in SIGNAL_NAMES:
         delattr(signal, name)
     del socket.AF_UNIX
-    found = builtins.__import__
+    original = builtins.__import__
 
     def imported(name: str, globals: Any = None, *others: Any) -> Any:
         if name in MODULES and str((globals or {}).get("__name__")).startswith("fedvlp"):
             raise ModuleNotFoundError(f"No module named {name!r}")
-        return found(name, globals, *others)
+        return original(name, globals, *others)
 
     builtins.__import__ = imported
     sys.argv[1:] = ["--help"]
@@ -57,18 +57,18 @@ def import_all() -> None:
 
 
 def import_file(path: Path) -> None:
-    """Imports one module, unless it is of an extra that is not there."""
+    """Import one module, unless it belongs to a missing extra."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     try:
         importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    except SystemExit:  # of __main__, whose command is the help
+    except SystemExit:  # __main__ prints the help and exits
         assert path.name == "__main__.py"
     except ModuleNotFoundError as error:
         if error.name not in FOREIGN:
             raise
 
 
-def test_a_site_says_what_it_lacks(tmp_path, monkeypatch):
+def test_a_site_names_the_missing_feature(tmp_path, monkeypatch):
     monkeypatch.delattr(socket, "AF_UNIX")
     with pytest.raises(UserError, match="only Linux and macOS have"):
         warm_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""Scores that count classes instead of images, against slow loops."""
+"""Scores that count classes instead of images, compared with slow loops."""
 
 import math
 
@@ -13,7 +13,7 @@ NAMES = ["a", "b", "c", "d", "e", "absent"]
 
 
 def slow_interval(splits):
-    """The interval of Price and Bonett for the mean over splits of the mean recall, class by class."""
+    """Compute the Price-Bonett interval of the mean recall, averaged over splits, class by class."""
     cells = []
     for split in splits:
         present = [(right, images) for images, right, _ in split.values() if images]
@@ -27,7 +27,7 @@ def slow_interval(splits):
     return centre - 1.959964 * math.sqrt(variance), centre + 1.959964 * math.sqrt(variance)
 
 
-def test_scores_are_those_of_loops_over_images():
+def test_scores_match_loops_over_images():
     splits = {"test/x": draw(70, states=3), "test/y": draw(40, seed=1), "held_out/z": draw(30, seed=2, right=0.1)}
     counts = {name: count_classes(each, NAMES) for name, each in splits.items()}
     balance = class_balance(counts)
@@ -40,8 +40,8 @@ def test_scores_are_those_of_loops_over_images():
         largest = []
         for split in members:
             labels, predicted = splits[split].labels, splits[split].predicted
-            of_classes = [np.mean(predicted[:, labels == label] == label) for label in set(labels.tolist())]
-            recalls.append(np.mean(of_classes))
+            class_recalls = [np.mean(predicted[:, labels == label] == label) for label in set(labels.tolist())]
+            recalls.append(np.mean(class_recalls))
             largest.append(max(np.mean(labels == label) for label in range(5)))
         low, high = slow_interval([counts[split] for split in members])
         expected = [np.mean(recalls), low, high, 1 / 6, np.mean(largest)]
@@ -51,25 +51,25 @@ def test_scores_are_those_of_loops_over_images():
         assert 0 <= scores["predicted"] <= 100 >= max(right)
 
 
-def balance_of(predicted, labels=(0,) * 70 + (1,) * 30, names=("intact", "broken")):
-    """The scores of these predicted classes of 70 images of one class and 30 of the other."""
-    of_split = Predictions(np.int32(labels), np.int32([predicted]), np.ones((1, len(labels)), np.float32))
-    return class_balance({"held_out/x": count_classes(of_split, names)})
+def score(predicted, labels=(0,) * 70 + (1,) * 30, names=("intact", "broken")):
+    """Score these predictions for, by default, 70 images of one class and 30 of the other."""
+    predictions = Predictions(np.int32(labels), np.int32([predicted]), np.ones((1, len(labels)), np.float32))
+    return class_balance({"held_out/x": count_classes(predictions, names)})
 
 
-def test_one_class_for_all_images_is_reported_and_a_good_method_is_not():
-    (line,) = describe_balance(balance_of([0] * 100), "last round")
+def test_predicting_only_one_class_is_reported():
+    (line,) = describe_balance(score([0] * 100), "last round")
     assert line.startswith("last round, held-out images: the class 'intact' receives 100.0 % of the predictions and ")
     assert "has 70.0 % of the images; balanced accuracy, 50.0 % (95 %: 4" in line
     assert line.endswith("is indistinguishable from chance, 50.0 %")
-    assert is_imbalanced(balance_of([0] * 100)["held_out"])
-    assert describe_balance(balance_of([0] * 60 + [1] * 40), "last round") == []
-    (wrong,) = describe_balance(balance_of([1] * 70 + [0] * 30), "last round")
+    assert is_imbalanced(score([0] * 100)["held_out"])
+    assert describe_balance(score([0] * 60 + [1] * 40), "last round") == []
+    (wrong,) = describe_balance(score([1] * 70 + [0] * 30), "last round")
     assert "is below chance, 50.0 %" in wrong
 
 
-def test_guesses_that_do_not_depend_on_the_image_are_no_better_than_chance():
-    """71 of 100 are right, more than the 70 of the largest class."""
-    (line,) = describe_balance(balance_of([0] * 67 + [1] * 3 + [0] * 26 + [1] * 4), "x")
+def test_predictions_independent_of_the_image_are_reported_as_chance():
+    """71 of 100 predictions are right, more than the 70 images of the largest class."""
+    (line,) = describe_balance(score([0] * 67 + [1] * 3 + [0] * 26 + [1] * 4), "x")
     assert "predictions" not in line
     assert "indistinguishable from chance" in line

@@ -1,4 +1,4 @@
-"""Scores of predictions against slow loops: of classes, of confidence, and intervals over images."""
+"""Scores of predictions, compared with slow loops: classes, confidence, and intervals over images."""
 
 from dataclasses import replace
 
@@ -10,21 +10,21 @@ from fedvlp.core.predictions import RESAMPLES, Predictions, interval, resample
 from tests.helpers.predictions import chosen, draw
 
 
-def by_hand(predictions, classes):
-    """Accuracy and F1 of each class that has any, one class after another."""
+def slow_class_scores(predictions, classes):
+    """Compute accuracy and F1, one class at a time, for classes with images or predictions."""
     pairs = []
     for row in predictions.predicted.tolist():
         pairs += zip(predictions.labels.tolist(), row, strict=True)
     accuracies = {}
     f1 = {}
     for label in range(classes):
-        right = sum(true == taken == label for true, taken in pairs)
+        right = sum(true == predicted == label for true, predicted in pairs)
         images = sum(true == label for true, _ in pairs)
-        taken = sum(taken == label for _, taken in pairs)
+        positives = sum(predicted == label for _, predicted in pairs)
         if images:
             accuracies[label] = 100 * right / images
-        if images or taken:
-            precision = right / taken if taken else 0.0
+        if images or positives:
+            precision = right / positives if positives else 0.0
             recall = right / images if images else 0.0
             both = precision + recall
             f1[label] = 100 * 2 * precision * recall / both if both else 0.0
@@ -32,23 +32,23 @@ def by_hand(predictions, classes):
 
 
 @pytest.mark.parametrize(("images", "states", "classes"), [(1, 1, 2), (40, 1, 5), (150, 3, 7), (30, 2, 30)])
-def test_scores_are_those_of_a_loop_over_classes(images, states, classes):
+def test_class_scores_match_a_loop_over_classes(images, states, classes):
     predictions = draw(images, states, classes - 1)  # the last class has no images
     predictions.predicted[0, 0] = classes - 1
     scores = class_scores(predictions, classes)
-    accuracies, f1 = by_hand(predictions, classes)
+    accuracies, f1 = slow_class_scores(predictions, classes)
     assert scores["balanced_accuracy"] == pytest.approx(sum(accuracies.values()) / len(accuracies))
     assert scores["macro_f1"] == pytest.approx(sum(f1.values()) / len(f1))
     assert scores["class_accuracy"] == pytest.approx(accuracies)
 
 
-def calibration_by_hand(predictions, bins):
-    """The mean over states of the distance between accuracy and confidence, weighted by bins' images."""
+def slow_calibration(predictions, bins):
+    """Average the distance between accuracy and confidence over states, weighted by the images of each bin."""
     errors = []
-    for row, sure in zip(predictions.predicted.tolist(), predictions.confidence.tolist(), strict=True):
+    for row, confidences in zip(predictions.predicted.tolist(), predictions.confidence.tolist(), strict=True):
         groups = {}
-        for label, taken, confidence in zip(predictions.labels.tolist(), row, sure, strict=True):
-            groups.setdefault(min(int(confidence * bins), bins - 1), []).append((label == taken, confidence))
+        for label, predicted, confidence in zip(predictions.labels.tolist(), row, confidences, strict=True):
+            groups.setdefault(min(int(confidence * bins), bins - 1), []).append((label == predicted, confidence))
         error = 0.0
         for group in groups.values():
             accuracy = sum(right for right, _ in group) / len(group)
@@ -59,14 +59,14 @@ def calibration_by_hand(predictions, bins):
 
 
 @pytest.mark.parametrize(("images", "states", "bins"), [(1, 1, 15), (80, 1, 15), (120, 3, 4)])
-def test_the_calibration_error_is_that_of_a_loop_over_images(images, states, bins):
+def test_the_calibration_error_matches_a_loop_over_images(images, states, bins):
     predictions = draw(images, states)
     predictions.confidence[0, 0] = 1.0
-    assert calibration_error(predictions, bins) == pytest.approx(calibration_by_hand(predictions, bins), abs=1e-4)
+    assert calibration_error(predictions, bins) == pytest.approx(slow_calibration(predictions, bins), abs=1e-4)
 
 
-def detection_by_hand(inside, outside):
-    """The chance that an image of the classes is surer than another, and the false positives at 95 %."""
+def slow_detection(inside, outside):
+    """Compute the AUROC over all pairs of images, and the false positive rate at 95 % true positives."""
     wins = 0.0
     for sure in inside:
         for other in outside:
@@ -79,26 +79,26 @@ def detection_by_hand(inside, outside):
 
 
 @pytest.mark.parametrize(("images", "others"), [(1, 1), (40, 25), (20, 60)])
-def test_detection_is_that_of_a_loop_over_pairs(images, others):
+def test_detection_matches_a_loop_over_pairs(images, others):
     inside = draw(images, 2)
     outside = draw(others, 1, seed=7)
-    inside.confidence[:, ::3] = inside.confidence[0, 0]  # ties among themselves
-    outside.confidence[:, ::4] = inside.confidence[0, 0]  # and with each other
+    inside.confidence[:, ::3] = inside.confidence[0, 0]  # ties within the classes' images
+    outside.confidence[:, ::4] = inside.confidence[0, 0]  # and between both groups
     found = detection(inside, outside)
-    by_hand = [detection_by_hand(row, outside.confidence[0].tolist()) for row in inside.confidence.tolist()]
+    expected = [slow_detection(row, outside.confidence[0].tolist()) for row in inside.confidence.tolist()]
     for name in ("auroc", "fpr_at_95"):
-        assert found[name] == pytest.approx((by_hand[0][name] + by_hand[1][name]) / 2, abs=1e-4)
+        assert found[name] == pytest.approx((expected[0][name] + expected[1][name]) / 2, abs=1e-4)
 
 
-def test_each_client_s_state_is_compared_with_itself():
-    """Both clients tell all images apart, on different scales; each other's images they would mistake."""
+def test_each_clients_state_is_compared_only_with_itself():
+    """Both clients separate all images, but their confidences have different scales."""
     labels = np.zeros(2, np.int32)
     predicted = np.zeros((2, 2), np.int32)
     inside = Predictions(labels, predicted, np.float32([[0.9, 0.8], [0.4, 0.3]]), ("a", "b"))
     outside = Predictions(labels, predicted, np.float32([[0.2, 0.1], [0.7, 0.6]]), ("b", "a"))
     assert detection(inside, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
-    of_b = Predictions(labels, predicted[:1], np.float32([[0.4, 0.3]]), ("b",))  # a domain of its own
-    assert detection(of_b, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
+    only_b = Predictions(labels, predicted[:1], np.float32([[0.4, 0.3]]), ("b",))  # another domain
+    assert detection(only_b, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
     shared = replace(outside, predicted=predicted[:1], confidence=np.float32([[0.5, 0.5]]), clients=())
     assert detection(inside, shared) == {"auroc": 50.0, "fpr_at_95": 50.0}
 
@@ -106,21 +106,21 @@ def test_each_client_s_state_is_compared_with_itself():
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1")
 
 
-def scored(predictions, classes):
-    """Accuracy, balanced accuracy and macro F1 of all states together, as they are reported."""
+def all_states_scores(predictions, classes):
+    """Compute the reported accuracy, balanced accuracy and macro F1 over all states."""
     scores = class_scores(predictions, classes)
     return [predictions.accuracy, scores["balanced_accuracy"], scores["macro_f1"]]
 
 
 @pytest.mark.parametrize(("images", "states"), [(50, 1), (35, 3)])
-def test_quantiles_are_those_of_drawing_images_one_by_one(images, states):
+def test_intervals_match_bootstrapping_images_one_by_one(images, states):
     predictions = draw(images, states, 3)
     found = resample(predictions, 3, "held_out/ink")
     generator = np.random.default_rng(5)
     slow = []
     for _ in range(400):
         drawn = chosen(predictions, generator.integers(images, size=images))
-        slow.append(scored(drawn, 3))
+        slow.append(all_states_scores(drawn, 3))
     for name, expected in zip(SCORES, np.transpose(slow), strict=True):
         assert len(found[name]) == RESAMPLES
         assert found[name].mean() == pytest.approx(expected.mean(), abs=1.0)
@@ -128,7 +128,7 @@ def test_quantiles_are_those_of_drawing_images_one_by_one(images, states):
         assert interval(found[name]) == pytest.approx(np.quantile(expected, [0.025, 0.975]), abs=3.0)
 
 
-def test_draws_depend_on_the_seed_and_the_name_and_not_on_the_order_of_images():
+def test_resamples_depend_on_seed_and_name_but_not_on_image_order():
     predictions = draw(80, 2)
     found = resample(predictions, 5, "held_out/ink")
     shuffled = chosen(predictions, np.random.default_rng(2).permutation(80))
@@ -150,13 +150,13 @@ FOUND = all_scores(PREDICTIONS, NAMES)
 
 
 def right(predictions, row=None):
-    """The share of images that a state is right on, or the mean over states, in percent."""
+    """Compute the accuracy in percent of one state, or the mean over all states."""
     rows = [predictions.predicted[row]] if row is not None else predictions.predicted
     shares = [sum(map(int.__eq__, each.tolist(), predictions.labels.tolist())) / len(each) for each in rows]
     return 100 * sum(shares) / len(shares)
 
 
-def test_roles_have_means_over_domains():
+def test_scores_of_roles_average_their_domains():
     assert list(FOUND) == ["test/ink", "test/oil", "held_out/pen", "test", "held_out"]
     for name in ("test/ink", "test/oil", "held_out/pen"):
         assert FOUND[name]["accuracy"] == pytest.approx(right(PREDICTIONS[name]), abs=1e-4)
@@ -170,7 +170,7 @@ def test_roles_have_means_over_domains():
     assert high - low == pytest.approx((widths[0] ** 2 + widths[1] ** 2) ** 0.5 / 2, rel=0.1)  # independent domains
 
 
-def test_the_worst_domain_and_client():
+def test_the_worst_domain_and_client_are_named():
     assert FOUND["test"]["worst_domain"]["name"] == "oil"
     assert FOUND["test"]["worst_domain"]["accuracy"] == FOUND["test/oil"]["accuracy"]
     one = right(PREDICTIONS["test/ink"], 0)
@@ -191,7 +191,7 @@ def test_clients_that_share_a_state_share_its_accuracy():
     assert "worst_client" not in found["held_out"]
 
 
-def test_where_each_client_has_a_split_there_is_a_worst_client_and_no_domain():
+def test_splits_per_client_have_a_worst_client_but_no_worst_domain():
     own = {f"personal/{name}": draw(30, clients=(name,), seed=seed) for seed, name in enumerate(("one", "two"))}
     found = all_scores(own, NAMES)
     worst = min(own, key=lambda name: right(own[name]))
@@ -199,7 +199,7 @@ def test_where_each_client_has_a_split_there_is_a_worst_client_and_no_domain():
     assert "worst_domain" not in found["personal"]
 
 
-def test_a_split_may_have_classes_of_its_own():
+def test_a_split_may_have_its_own_classes():
     labels = np.int32([0, 1, 1])
     others = Predictions(labels, np.int32([[0, 1, 0]]), np.ones((1, 3), np.float32), (), ("new", "newer"))
     found = all_scores({**PREDICTIONS, "held_out_new/pen": others}, NAMES)
@@ -207,7 +207,7 @@ def test_a_split_may_have_classes_of_its_own():
     assert found["test"] == FOUND["test"]
 
 
-def test_images_of_no_class_are_told_apart_in_each_split_and_on_average():
+def test_out_of_distribution_detection_is_scored_per_split_and_on_average():
     expected = {}
     for name in ("test/ink", "test/oil"):
         expected[name] = detection(PREDICTIONS[name], PREDICTIONS["out_of_distribution/noise"])

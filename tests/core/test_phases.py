@@ -1,4 +1,4 @@
-"""Which aggregator is where in a round, how many uploads it needs, and which phases are private."""
+"""Binding of aggregators to phases, the uploads that they need, and private phases."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,8 @@ from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerC
 from fedvlp.utils.errors import UserError
 
 CLIENTS = [Client(id, id // 3, 2 + id, f"client {id}") for id in range(6)]
-ALONE = [Client(id, id, 2 + id, f"client {id}") for id in range(6)]
-"""Clients of whom each has a domain of its own."""
+ONE_PER_DOMAIN = [Client(id, id, 2 + id, f"client {id}") for id in range(6)]
+"""Clients that each have their own domain."""
 MEDIAN = CoordinateMedian()
 
 
@@ -25,7 +25,7 @@ def phase(strategy, name="train"):
     return Phase(name, ("p",), ("p",), strategy)
 
 
-def with_rule(strategy, rule=MEDIAN, clients=CLIENTS, **options):
+def bind_rule(strategy, rule=MEDIAN, clients=CLIENTS, **options):
     (found,) = bind_aggregators([phase(strategy)], rule, clients, **options)
     return found.strategy
 
@@ -47,41 +47,41 @@ def make(shared):
         (ByName({"p": ServerComputed(Slots("domain"), make)}), lambda s: s.parts["p"].inner),
     ],
 )
-def test_rule_gets_to_every_averaging_part(strategy, part):
-    after = with_rule(strategy)
+def test_every_averaging_part_gets_the_aggregator(strategy, part):
+    after = bind_rule(strategy)
     assert type(after) is type(strategy)
     assert part(after).aggregator == MEDIAN
-    assert part(strategy).aggregator == WeightedMean(), "the strategy that was given is another value"
-    assert part(with_rule(strategy, None)).aggregator == WeightedMean()
+    assert part(strategy).aggregator == WeightedMean(), "the original strategy is unchanged"
+    assert part(bind_rule(strategy, None)).aggregator == WeightedMean()
 
 
 @pytest.mark.parametrize("strategy", [Slots("client"), Local()])
-def test_what_averages_nothing_stays_and_is_not_enough(strategy):
+def test_strategies_without_an_average_get_no_aggregator(strategy):
     first, second = bind_aggregators([phase(strategy), phase(FedAvg(), "other")], MEDIAN, CLIENTS)
     assert "CoordinateMedian" not in repr(first)
     assert second.strategy.aggregator == MEDIAN
     with pytest.raises(UserError, match="no phase of the method combines the uploads of several"):
-        with_rule(strategy)
+        bind_rule(strategy)
 
 
 @pytest.mark.parametrize("strategy", [Slots("domain"), IndicatorMean()])
-def test_domains_of_one_client_each_stand_alone(strategy):
+def test_domains_with_one_client_get_no_aggregator(strategy):
     with pytest.raises(UserError, match="no phase of the method combines the uploads of several"):
-        with_rule(strategy, clients=ALONE)
-    both = with_rule(ByName({"p": strategy, "q": FedAvg()}), clients=ALONE)
+        bind_rule(strategy, clients=ONE_PER_DOMAIN)
+    both = bind_rule(ByName({"p": strategy, "q": FedAvg()}), clients=ONE_PER_DOMAIN)
     assert (both.parts["p"].aggregator, both.parts["q"].aggregator) == (WeightedMean(), MEDIAN)
 
 
-def test_too_few_clients_are_named():
+def test_too_few_clients_are_rejected():
     with pytest.raises(UserError, match="at least 7 clients, but phase 'train' has 6 in a round"):
-        with_rule(FedAvg(), Krum(2))
+        bind_rule(FedAvg(), Krum(2))
     with pytest.raises(UserError, match="at least 5 clients, but phase 'train' has 4 in a round"):
-        with_rule(FedAvg(), Krum(1), cohort_size=4)
+        bind_rule(FedAvg(), Krum(1), cohort_size=4)
     with pytest.raises(UserError, match=r"at least 5 clients, but phase 'train', domain 0 has 3 in a round"):
-        with_rule(Slots("domain"), TrimmedMean(0.2))
+        bind_rule(Slots("domain"), TrimmedMean(0.2))
     with pytest.raises(UserError, match="at least 5 clients"):
         bind_aggregators([phase(FedAvg(aggregator=Krum(1)))], None, CLIENTS[:4])
-    with_rule(FedAvg(), Krum(1), cohort_size=99)
+    bind_rule(FedAvg(), Krum(1), cohort_size=99)
 
 
 def updates(values, clients=CLIENTS, name="p"):
@@ -91,7 +91,7 @@ def updates(values, clients=CLIENTS, name="p"):
     ]
 
 
-def test_memories_of_phases_and_parts_do_not_meet():
+def test_phases_and_parts_have_separate_memories():
     rule = ServerMomentum(momentum=0.5)
     parts = ByName({"p": MovingAverage(FedAvg(), ema_share(0.5), ("p",)), "q": FedAvg()})
     phases = bind_aggregators([phase(parts), phase(FedAvg(), "again")], rule, CLIENTS)
@@ -106,8 +106,8 @@ def test_memories_of_phases_and_parts_do_not_meet():
     }
 
 
-def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
-    strategy = with_rule(Slots("domain"), ServerMomentum(momentum=0.5, inner=MEDIAN))
+def test_each_domain_slot_combines_its_clients_with_its_own_memory():
+    strategy = bind_rule(Slots("domain"), ServerMomentum(momentum=0.5, inner=MEDIAN))
     server = ServerState.start({"p": torch.zeros(3, 1)})
     values = [[1.0], [900.0], [2.0], [10.0], [30.0], [-900.0]]
     server = strategy.aggregate(server, updates(values))
@@ -123,7 +123,7 @@ def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
 @pytest.mark.parametrize(
     "strategy", [FedAvg(aggregator=MEDIAN), Slots("domain", aggregator=MEDIAN), IndicatorMean(aggregator=MEDIAN)]
 )
-def test_fewer_uploads_than_the_rule_needs_change_nothing(strategy):
+def test_too_few_uploads_change_nothing(strategy):
     server = ServerState.start({"p": torch.tensor([[1.0], [2.0]])})
     value = [5.0] if isinstance(strategy, Slots) else [[5.0], [6.0]]
     after = strategy.aggregate(server, updates([value, value]))
@@ -131,7 +131,7 @@ def test_fewer_uploads_than_the_rule_needs_change_nothing(strategy):
     assert not torch.equal(strategy.aggregate(server, updates([value] * 3)).shared["p"], server.shared["p"])
 
 
-def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
+def test_indicator_mean_aggregates_only_clients_that_changed_a_domain():
     server = ServerState.start({"p": torch.tensor([[1.0], [2.0]])})
     values = [[[5.0], [2.0]], [[900.0], [2.0]], [[7.0], [8.0]], [[1.0], [9.0]], [[1.0], [2.0]]]
     after = IndicatorMean(aggregator=MEDIAN).aggregate(server, updates(values))
@@ -140,7 +140,7 @@ def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
     assert set(memory) == {"0/moments/p/first", "0/moments/p/second"}
 
 
-def test_a_rule_says_where_it_has_too_few_uploads():
+def test_too_few_uploads_are_explained_per_domain():
     rule = TrimmedMean(share=0.4)
     assert rule.min_clients == 3
     whole = FedAvg(aggregator=rule)
@@ -163,7 +163,7 @@ def phases(*strategies):
     return [Phase(f"phase {index}", ("p",), ("p",), strategy) for index, strategy in enumerate(strategies)]
 
 
-def placed(*strategies, rule=PRIVATE, **options):
+def bind(*strategies, rule=PRIVATE, **options):
     return bind_aggregators(phases(*strategies), rule, CLIENTS, **options)
 
 
@@ -176,8 +176,8 @@ def placed(*strategies, rule=PRIVATE, **options):
         (ByName({"p": FedAvg(), "q": MovingAverage(FedAvg(), ema_share(0.5), ("q",)), "r": Local()}), 2),
     ],
 )
-def test_each_average_is_counted(strategy, count):
-    found = privacy_guarantees(placed(FedAvg(), strategy, Local()))
+def test_each_average_has_a_privacy_guarantee(strategy, count):
+    found = privacy_guarantees(bind(FedAvg(), strategy, Local()))
     assert found == (PRIVATE.guarantee,) * (1 + count)
 
 
@@ -191,12 +191,12 @@ def test_each_average_is_counted(strategy, count):
         (ServerComputed(Slots("client"), make), "Slots looks"),
     ],
 )
-def test_phase_that_looks_at_single_uploads_is_named(strategy, reason):
+def test_private_phases_that_use_single_uploads_are_rejected(strategy, reason):
     with pytest.raises(UserError, match=f"Phase 'phase 1' can't be differentially private.*{reason}"):
-        placed(FedAvg(), strategy)
+        bind(FedAvg(), strategy)
 
 
-def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
+def test_custom_strategies_are_rejected_unless_they_reduce_the_cohort():
     @dataclass(frozen=True)
     class Own(Wrapper):
         @property
@@ -209,8 +209,8 @@ def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
             return True
 
     with pytest.raises(UserError, match="its strategy Own uses single uploads"):
-        placed(Own(FedAvg()))
-    assert len(privacy_guarantees(placed(Declared(FedAvg())))) == 1
+        bind(Own(FedAvg()))
+    assert len(privacy_guarantees(bind(Declared(FedAvg())))) == 1
 
 
 def test_noise_in_one_phase_needs_noise_in_all():
@@ -221,20 +221,20 @@ def test_noise_in_one_phase_needs_noise_in_all():
     assert privacy_guarantees([only]) == (PRIVATE.guarantee,)
 
 
-def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
-    first, second = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
+def test_each_bound_aggregator_has_its_own_seed_and_the_cohort_size():
+    first, second = bind(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
     rules = [*(part.aggregator for part in first.strategy.parts.values()), second.strategy.aggregator]
     assert {rule.expected_clients for rule in rules} == {4}
     seeds = [rule.seed for rule in rules]
     assert len(set(seeds)) == 3
-    again, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
-    other, _ = placed(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=6)
+    again, _ = bind(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=5)
+    other, _ = bind(ByName({"p": FedAvg(), "q": FedAvg()}), FedAvg(), cohort_size=4, seed=6)
     assert [part.aggregator.seed for part in again.strategy.parts.values()] == seeds[:2]
     assert not {part.aggregator.seed for part in other.strategy.parts.values()} & set(seeds)
 
 
-def test_noise_at_the_clients_needs_one_average_of_a_whole_upload():
+def test_noise_at_clients_needs_one_average_of_the_whole_upload():
     local = DPFedAvg(1.0, 0.5, noise_at="client")
-    assert [each.is_local for each in privacy_guarantees(placed(FedAvg(), Local(), rule=local))] == [True]
+    assert [each.is_local for each in privacy_guarantees(bind(FedAvg(), Local(), rule=local))] == [True]
     with pytest.raises(UserError, match="clients add noise to a whole upload, but"):
-        privacy_guarantees(placed(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))
+        privacy_guarantees(bind(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))

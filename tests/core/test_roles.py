@@ -1,4 +1,4 @@
-"""The tables of roles and protocols cover the names that options and metrics have."""
+"""The tables of roles and protocols contain all names used in options and metrics."""
 
 from typing import get_args
 
@@ -12,6 +12,6 @@ def test_each_name_has_one_row():
     assert [name for name, role in ROLES.items() if role.selects] == ["validation"]
 
 
-def test_protocols_name_roles():
+def test_protocols_refer_to_existing_roles():
     for protocol in PROTOCOLS.values():
         assert {protocol.role, protocol.scored_role, *protocol.columns.values()} <= set(ROLES)

@@ -7,7 +7,7 @@ from fedvlp.core.state import is_finite, weighted_mean
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_one_number_that_is_not_finite_is_found(wrong):
+def test_a_single_non_finite_value_is_found(wrong):
     values = torch.randn(100)
     assert is_finite({"prompt": values})
     values[37] = wrong
@@ -15,7 +15,7 @@ def test_one_number_that_is_not_finite_is_found(wrong):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_finite_numbers_whose_squares_overflow_are_finite(dtype):
+def test_values_with_overflowing_squares_are_finite(dtype):
     assert is_finite({"prompt": torch.full((2, 5), torch.finfo(dtype).max, dtype=dtype)})
 
 
@@ -25,7 +25,7 @@ def test_other_types_are_finite_and_infinities_do_not_cancel():
     assert not is_finite({"prompt": torch.tensor([math.inf, -math.inf])})
 
 
-def test_weighted_mean_against_a_loop():
+def test_weighted_mean_matches_a_loop():
     generator = torch.Generator().manual_seed(0)
     states = [{"prompt": torch.randn(3, 4, generator=generator)} for _ in range(5)]
     weights = [3, 0, 7, 1, 2]

@@ -1,4 +1,4 @@
-"""Strategies: numbers worked out by hand, an absent client, an empty domain, a single client; and purity."""
+"""Strategies: values computed by hand, absent clients, empty domains, single clients, and purity."""
 
 import copy
 import math
@@ -18,8 +18,9 @@ def client(id, domain=None, examples=1):
     return Client(id, id if domain is None else domain, examples, name=str(id))
 
 
-def update(who, **state):
-    return ClientUpdate(who, {name: torch.tensor(value) for name, value in state.items()}, who.num_examples)
+def update(client, **state):
+    tensors = {name: torch.tensor(value) for name, value in state.items()}
+    return ClientUpdate(client, tensors, client.num_examples)
 
 
 def server(**state):
@@ -53,7 +54,7 @@ def test_indicator_mean_equals_its_equation():
 
 @pytest.mark.parametrize("repeats_first", [False, True])
 def test_beta_average_equals_the_weighted_mean_of_all_rounds(repeats_first):
-    """DiPrompT, Eq. 5; in TRIP's released code the start and the first round weigh a_0, round t, from 0, a_t."""
+    """DiPrompT, Eq. 5. In TRIP's released code, the start and round 0 have weight a_0, round t has a_t."""
     beta = 0.2
     rounds = 15
     values = torch.randn(rounds, generator=torch.Generator().manual_seed(3)).tolist()
@@ -73,8 +74,8 @@ def test_beta_average_equals_the_weighted_mean_of_all_rounds(repeats_first):
     assert math.isclose(share(rounds - 1), 0.0785 if repeats_first else 0.1791, abs_tol=5e-5)
 
 
-def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
-    """DiPrompT, Eqs. 4 and 5: clients move the average, and an unmoved domain keeps it."""
+def test_a_broadcast_average_is_the_start_of_the_next_round():
+    """DiPrompT, Eqs. 4 and 5: clients change the average, and an unchanged domain keeps it."""
     strategy = MovingAverage(IndicatorMean(), beta_share(1.0, 3), ("prompts",), sends_average=True)
     state = server(prompts=[[0.0], [0.3]])
     state = strategy.aggregate(state, [update(client(0), prompts=[[8.0], [0.3]])])
@@ -90,7 +91,7 @@ def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
 @pytest.mark.parametrize(
     "wrap", [lambda s: s, lambda s: ByName({"p": FedAvg(), "q": s}), lambda s: MovingAverage(s, ema_share(0.5), ("p",))]
 )
-def test_slots_by_domain_refuse_a_client_of_several_domains(wrap):
+def test_slots_by_domain_reject_a_client_with_several_domains(wrap):
     clients = [Client(0, 0, 1, "one"), Client(1, -1, 1, "several")]
     with pytest.raises(UserError, match="1 of 2 clients have several domains, such as 'several'"):
         wrap(Slots(by="domain")).check(clients)
@@ -99,7 +100,7 @@ def test_slots_by_domain_refuse_a_client_of_several_domains(wrap):
 
 
 @pytest.mark.parametrize("by", ["client", "domain"])
-def test_slots_are_as_many_as_the_largest_number_needs(by):
+def test_slots_must_cover_the_largest_id(by):
     clients = [client(id, domain) for id, domain in ((2, 2), (0, 1), (1, 0))]
     for enough in (None, 3, 4):
         Slots(by, slots=enough).check(clients)
@@ -117,11 +118,11 @@ def test_slots_are_as_many_as_the_largest_number_needs(by):
         (IndicatorMean(), {"domain 0": 1, "domain 2": 2}),
     ],
 )
-def test_groups_are_of_those_whose_uploads_are_combined(strategy, groups):
+def test_groups_count_the_uploads_that_are_combined(strategy, groups):
     assert strategy.groups([client(5, 2), client(1, 0), client(3, 2)], 4) == groups
 
 
-def test_indicator_mean_takes_clients_of_several_domains_together():
+def test_indicator_mean_groups_clients_of_several_domains_together():
     assert IndicatorMean().groups([client(5, 2), client(1, -1), client(3, 2)], 2) == {"": 2}
     assert IndicatorMean().groups([client(5, 2), client(1, 0)], 2) == {}
 
@@ -145,7 +146,7 @@ def test_derived_tensors_follow_every_aggregation(stacked_server):
     assert again.shared["total"].tolist() == [30.0, 50.0]
 
 
-def test_a_phase_restricts_what_is_downloaded_and_deployed(stacked_server):
+def test_a_phase_restricts_downloaded_and_deployed_tensors(stacked_server):
     strategy = ServerComputed(Slots("client"), total)
     phase = Phase("train", ("stack",), ("stack",), strategy, download=("total", "factor"), deploy=("total",))
     assert set(phase.broadcast(stacked_server, Client(0, 0, 1))) == {"total", "factor"}
@@ -159,7 +160,7 @@ def test_a_phase_restricts_what_is_downloaded_and_deployed(stacked_server):
     assert phase.aggregate(stacked_server, []) is stacked_server
 
 
-def test_no_graph_is_kept_and_nothing_given_is_changed(stacked_server):
+def test_aggregation_keeps_no_graph_and_changes_no_argument(stacked_server):
     weight = torch.ones(2, requires_grad=True)
     strategy = ServerComputed(Slots("client"), lambda shared: {"total": shared["stack"].sum(0) * weight})
     before = copy.deepcopy(stacked_server)

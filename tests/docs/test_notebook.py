@@ -20,7 +20,7 @@ each_notebook = pytest.mark.parametrize("name", PATHS)
 
 @pytest.fixture(scope="module")
 def kernel():
-    """One kernel for all notebooks, started by the first, so that packages are imported once."""
+    """Create one kernel for all notebooks, so that packages are imported only once."""
     manager = AsyncKernelManager(kernel_name="python3")
     yield manager
     run_sync(manager.shutdown_kernel)(now=True)
@@ -28,13 +28,13 @@ def kernel():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder for all notebooks, as for a reader who opens them one after the other."""
+    """Create one folder for all notebooks, like a reader who opens them one after another."""
     return tmp_path_factory.mktemp("notebooks")
 
 
 @pytest.fixture
 def stored():
-    """A notebook with a cell `table` that prints a table."""
+    """Read a notebook with a cell `table` that prints a table."""
     return read(PATHS["compare_runs"])
 
 
@@ -44,13 +44,13 @@ def outputs(notebook):
 
 @pytest.mark.usefixtures("home")
 @each_notebook
-def test_it_prints_what_is_stored(name, kernel, folder, monkeypatch):
+def test_outputs_match_the_stored_outputs(name, kernel, folder, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert differences(read(PATHS[name]), executed(PATHS[name], folder, kernel)) == []
 
 
 @each_notebook
-def test_its_outputs_can_be_read(name):
+def test_stored_outputs_are_readable_and_small(name):
     notebook = read(PATHS[name])
     assert PATHS[name].stat().st_size < 300_000
     assert 8 <= len(notebook.cells) <= 14
@@ -69,7 +69,7 @@ def test_its_outputs_can_be_read(name):
     assert not [link for link in links if not (PATHS[name].parent / link).exists()]
 
 
-def test_all_are_on_their_page():
+def test_the_tutorial_links_all_notebooks():
     links = Document(ROOT / "docs" / "tutorial.md").links()
     assert {f"../notebooks/{name}.ipynb" for name in PATHS} <= set(links)
 
@@ -83,7 +83,7 @@ def test_all_are_on_their_page():
         ("78.2", "68.2", "cell table: '68.2' in place of '78.2'"),
     ],
 )
-def test_what_differs_is_found(stored, old, new, found):
+def test_changed_outputs_are_found(stored, old, new, found):
     changed = deepcopy(stored)
     for output in outputs(changed):
         if "text" in output:
@@ -91,7 +91,7 @@ def test_what_differs_is_found(stored, old, new, found):
     assert any(found in line for line in differences(stored, changed))
 
 
-def test_rounding_is_no_difference_and_a_missing_output_is_one(stored):
+def test_rounding_is_ignored_and_a_missing_output_is_found(stored):
     changed = deepcopy(stored)
     for output in outputs(changed):
         if "text" in output:
@@ -110,7 +110,7 @@ def test_times_and_dates_are_not_stored():
     assert doctest.testmod(script).failed == 0
 
 
-def test_the_command_checks_and_writes(tmp_path, monkeypatch, capsys, stored):
+def test_the_command_checks_and_updates_notebooks(tmp_path, monkeypatch, capsys, stored):
     changed = deepcopy(stored)
     code_cells(changed)[-1].outputs.clear()
     script.nbformat.write(stored, tmp_path / "compare_runs.ipynb")

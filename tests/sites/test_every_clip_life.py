@@ -1,4 +1,4 @@
-"""What a user does with a CLIP, from training to an exported file, with a folder of each kind of open_clip's CLIPs."""
+"""The life cycle of each kind of open_clip's CLIPs, from training to an exported file."""
 
 import csv
 
@@ -25,25 +25,24 @@ METHODS = [("trip", "siglip"), ("fed_maple", "biomedclip"), ("promptfl", "coca")
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """The folder of a CLIP of each kind."""
+    """Write a folder with a CLIP of each kind."""
     root = tmp_path_factory.mktemp("clips")
     return {kind: write_folder(kind, root / kind) for kind in CONFIGS}
 
 
-def newest(folder, name):
+def find_run(folder, name):
     (run,) = (folder / "runs" / name).iterdir()
     return run
 
 
 @pytest.mark.parametrize(("method", "kind"), METHODS)
-def test_a_life(method, kind, clips, image_root, tmp_path, capsys, monkeypatch):
-    """The command, the classifier in Python and its exportable form predict the same."""
+def test_command_classifier_and_export_predict_the_same(method, kind, clips, image_root, tmp_path, capsys, monkeypatch):
     cache = f"--data.cache_dir={tmp_path / 'cache'}"
     given = [f"--config=methods/{method}", *short_fit(image_root, tmp_path)]
     given += [f"--model.clip.name=local-dir:{clips[kind]}", "--data.batch_size=4", "--trainer.name=run"]
     given += ["--trainer.rounds=1"]
     assert main(["fit", *given]) == 0
-    run = newest(tmp_path, "run")
+    run = find_run(tmp_path, "run")
     table = tmp_path / "predictions.csv"
     assert main(["predict", str(run), "--images", str(image_root / "ink"), "--output", str(table)]) == 0
     with open(table, newline="") as file:
@@ -62,19 +61,19 @@ def test_a_life(method, kind, clips, image_root, tmp_path, capsys, monkeypatch):
     assert {"words.csv", "predictions.png"} <= {path.name for path in (run / "explanations").iterdir()}
     capsys.readouterr()
     assert main(["cost", *given]) == 0
-    sent = sum(tensor.numel() for tensor in load_file(run / "prompts.safetensors").values())
-    assert f"{sent:,}" in capsys.readouterr().out
+    uploaded = sum(tensor.numel() for tensor in load_file(run / "prompts.safetensors").values())
+    assert f"{uploaded:,}" in capsys.readouterr().out
 
 
-def plain_loop(goes_on, step, values):
-    """A loop of Python, in place of the one that an export writes down."""
-    while goes_on(*values):
+def plain_loop(condition, step, values):
+    """Replace ``torch.while_loop`` with a Python loop."""
+    while condition(*values):
         values = step(*values)
     return values
 
 
-def test_an_exported_file(clips, image_root, tmp_path):
-    """BiomedCLIP stands for all: timm's image tower; tracing takes ten seconds."""
+def test_an_exported_file_predicts_the_same(clips, image_root, tmp_path):
+    """Only BiomedCLIP (timm's image tower) is tested, because tracing takes ten seconds."""
     pytest.importorskip("onnx")
     given = [f"--model.clip.name=local-dir:{clips['biomedclip']}", "--trainer.rounds=1"]
     run = make_run(image_root, tmp_path, "promptfl", *given)
@@ -100,7 +99,7 @@ def test_half_precision_trains(kind, clips, image_root, tmp_path):
 @pytest.mark.parametrize(
     ("method", "kind", "precision"), [("trip", "siglip", "32-true"), ("promptfl", "worldwide", "bf16-mixed")]
 )
-def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
+def test_an_interrupted_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
     given = [f"--model.clip.name=local-dir:{clips[kind]}", f"--trainer.precision={precision}"]
     broken = make_run(image_root, tmp_path, method, *given, "--trainer.name=broken")
     get_federation(broken).add_callback(StopAfter(1))
@@ -108,7 +107,7 @@ def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, 
         fit(broken)
     fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=broken"), ckpt_path="last")
     fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=whole"))
-    broken_prompts, whole_prompts = (newest(tmp_path, name) / "prompts.safetensors" for name in ("broken", "whole"))
+    broken_prompts, whole_prompts = (find_run(tmp_path, name) / "prompts.safetensors" for name in ("broken", "whole"))
     assert broken_prompts.read_bytes() == whole_prompts.read_bytes()
 
 

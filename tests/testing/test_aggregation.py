@@ -1,4 +1,4 @@
-"""Rules and strategies that break each part of the contract are refused; ours keep to it (tests/core)."""
+"""Aggregators and strategies that break the contract are rejected. Those of fedvlp are tested in tests/core."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
 
-def changed(key: str, change: Callable) -> Callable:
+def change_tensor(key: str, change: Callable) -> Callable:
     return lambda made, states, before: {**made, key: change(made[key])}
 
 
-def changes_what_it_is_given(made, states, before):
+def change_arguments(made, states, before):
     states[0]["bias"].zero_()
     return made
 
@@ -43,7 +43,7 @@ class ChangesMemory(WeightedMean):
 
 
 @dataclass(frozen=True)
-class SaysLinear(CoordinateMedian):
+class ClaimsLinear(CoordinateMedian):
     is_linear = True
 
 
@@ -60,7 +60,7 @@ class WithFunction(WeightedMean):
 
 @dataclass(frozen=True)
 class Combining(WeightedMean):
-    """Combines as its class attribute says."""
+    """Averages and then applies ``spoil``, a class attribute."""
 
     def combine(self, states, weights, before):
         return type(self).spoil(super().combine(states, weights, before), states, before)
@@ -73,34 +73,34 @@ def combining(function):
 BROKEN_RULES = {
     "no rule": (object(), "must be a subclass of Aggregator"),
     "function as option": (WithFunction(), "must be numbers, strings or aggregators"),
-    "changes uploads": (combining(changes_what_it_is_given), "combine must not modify its arguments"),
-    "draws": (combining(changed("bias", torch.rand_like)), "must return equal results for equal uploads"),
-    "format": (combining(changed("bias", torch.Tensor.float)), "must return tensors like the uploads"),
+    "changes uploads": (combining(change_arguments), "combine must not modify its arguments"),
+    "draws": (combining(change_tensor("bias", torch.rand_like)), "must return equal results for equal uploads"),
+    "format": (combining(change_tensor("bias", torch.Tensor.float)), "must return tensors like the uploads"),
     "not frozen": (Thawed(), "Thawed must be a frozen dataclass"),
-    "not finite": (combining(changed("bias", lambda value: value / 0)), "returns NaN or infinity"),
+    "not finite": (combining(change_tensor("bias", lambda value: value / 0)), "returns NaN or infinity"),
     "order": (combining(first), "must not depend on the order of clients"),
     "memory": (Remembers(), r"must keep only tensors in its memory, for checkpoints; \['count'\]"),
     "changes memory": (ChangesMemory(), "aggregate must not modify its arguments"),
-    "linear": (SaysLinear(), "is_linear claims .* but for the same sum"),
+    "linear": (ClaimsLinear(), "is_linear claims .* but for the same sum"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN_RULES)
-def test_a_rule_that_breaks_the_contract_is_told(name):
+def test_an_aggregator_that_breaks_the_contract_is_rejected(name):
     rule, message = BROKEN_RULES[name]
     with pytest.raises(ContractError, match=message), unchecked():
         check_aggregator(rule)
 
 
 @pytest.mark.parametrize("least", [0, 1.5])
-def test_a_rule_needs_at_least_one_upload(least):
+def test_an_aggregator_needs_at_least_one_upload(least):
     kind = type("Few", (WeightedMean,), {"min_clients": least})
     with pytest.raises(ContractError, match="min_clients must be an integer above 0"):
         check_aggregator(kind())
 
 
 class Spoilt:
-    """A strategy whose server state after FedAvg is changed by ``spoil(after, server, updates)``."""
+    """A strategy that changes FedAvg's result with ``spoil(after, server, updates)``."""
 
     def aggregate(self, server, updates):
         return type(self).spoil(super().aggregate(server, updates), server, updates)
@@ -114,7 +114,7 @@ def broadcasting(function) -> Any:
     return type("Spoilt", (FedAvg,), {"broadcast": lambda self, server, client: function(server)})()
 
 
-def grows(after, server, updates):
+def add_tensor(after, server, updates):
     server.shared["more"] = torch.ones(1)
     return after
 
@@ -131,7 +131,7 @@ class ThawedStrategy(FedAvg.__mro__[1]):
 
 BROKEN_STRATEGIES = {
     "no strategy": (object(), "must have the methods broadcast, aggregate and check"),
-    "changes server": (spoilt(grows), "must not modify its arguments"),
+    "changes server": (spoilt(add_tensor), "must not modify its arguments"),
     "draws": (spoilt(with_shared("bias", torch.rand_like)), r"equal updates, but in shared 'bias' differs"),
     "format": (spoilt(with_shared("bias", torch.Tensor.half)), r"preserve names, shapes and formats .*\['bias'\]"),
     "not finite": (spoilt(with_shared("bias", lambda value: value / 0)), "'bias' is NaN or infinite"),
@@ -161,13 +161,13 @@ BROKEN_STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", BROKEN_STRATEGIES)
-def test_a_strategy_that_breaks_the_contract_is_told(name):
+def test_a_strategy_that_breaks_the_contract_is_rejected(name):
     strategy, message = BROKEN_STRATEGIES[name]
     with pytest.raises(ContractError, match=message), unchecked():
         check_strategy(strategy)
 
 
-def test_what_is_shared_and_sent_can_be_given():
+def test_strategies_may_have_aggregators_and_slots():
     check_strategy(FedAvg(aggregator=CoordinateMedian()))
     with pytest.raises(UserError, match="slots"):
         check_strategy(Slots("client", slots=1))

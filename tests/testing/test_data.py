@@ -1,4 +1,4 @@
-"""Data sets that break each part of the contract are told so; own ones keep to it."""
+"""Data sets that break the contract are rejected, and data sets of fedvlp satisfy it."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ class Noise(FederatedDataModule):
 
 
 def images_with(**attributes):
-    """Returns a function that sets attributes of domain a."""
+    """Return a function that sets attributes of domain a."""
 
     def spoil(domains, class_names):
         for name, value in attributes.items():
@@ -49,7 +49,7 @@ def grey(domains, class_names):
 
 
 def shuffled():
-    """Returns a function whose images come in another order each time."""
+    """Return a function that changes the order of images on every call."""
     generator = np.random.default_rng(0)
 
     def spoil(domains, class_names):
@@ -84,18 +84,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_data_set_that_breaks_the_contract_is_told(name):
+def test_a_data_set_that_breaks_the_contract_is_rejected(name):
     spoil, message = BROKEN[name]
     with pytest.raises(ContractError, match=message), unchecked():
         check_data(lambda: Noise(spoil))
 
 
-def test_data_sets_keep_to_the_contract(image_root):
+def test_data_sets_of_fedvlp_satisfy_the_contract(image_root):
     check_data(lambda: Noise(held_out="b"))
     check_data(lambda: DomainFolders(str(image_root), held_out="photo", test_fraction=0.3, cache_dir=None))
 
 
-def test_one_and_the_same_object_is_no_new_one():
+def test_the_factory_must_create_a_new_data_set():
     data = Noise()
     with pytest.raises(ContractError, match="returned the same one twice"):
         check_data(lambda: data)
@@ -104,7 +104,7 @@ def test_one_and_the_same_object_is_no_new_one():
 
 
 class Leaky(Noise):
-    """Trains on the domain that is held out."""
+    """Trains on the held-out domain."""
 
     def __init__(self):
         super().__init__(held_out="b")
@@ -115,7 +115,7 @@ class Leaky(Noise):
 
 
 class Restless(Noise):
-    """Splits by a seed that differs from object to object."""
+    """Uses a different split seed for every object."""
 
     count = 0
 
@@ -138,6 +138,6 @@ class Unrepeatable(Noise):
         (Leaky, "(nobody may train on a held-out domain; .'b'. have|one role)"),
     ],
 )
-def test_splits_and_batches_stay_the_same(kind, message):
+def test_unstable_or_leaking_splits_are_rejected(kind, message):
     with pytest.raises(ContractError, match=message), unchecked():
         check_data(kind)

@@ -1,6 +1,6 @@
-"""A method that breaks the contract is told so, check by check; own ones keep to it (tests/methods/test_contract.py).
+"""Methods that break the contract are rejected by each check. tests/methods/test_contract.py tests fedvlp's methods.
 
-One run of PromptFL is made, and what is known of it is then changed as a method that breaks a check would change it.
+The tests train PromptFL once, and then change the recorded run like a method that breaks a check.
 """
 
 from dataclasses import replace
@@ -26,29 +26,28 @@ SHORT = ("--trainer.baselines=[]", "--trainer.evaluate_every=2", "--trainer.loca
 
 @pytest.fixture(autouse=True)
 def stand_ins():
-    """Lets objects stand for others of which checks look at a few attributes."""
+    """Disable type checks, so that fake objects need only a few attributes."""
     with unchecked():
         yield
 
 
 @pytest.fixture(scope="module")
 def reference(image_root, tmp_path_factory):
-    """A run of PromptFL."""
     return train_reference(partial(make_run, image_root, tmp_path_factory.mktemp("promptfl"), "promptfl", *SHORT))
 
 
 def model_with(reference, **attributes):
-    """Returns the run with a model that gives other values for some attributes."""
+    """Copy the run, with other values for some attributes of its model."""
     model = reference.run.model
     kind = type("PromptFL", (), {"__getattr__": lambda self, name: getattr(model, name), **attributes})
     return SimpleNamespace(model=kind(), datamodule=reference.run.datamodule, trainer=reference.run.trainer)
 
 
-def shifted(tensors):
+def shift(tensors):
     return {name: value + 0.25 for name, value in tensors.items()}
 
 
-def test_what_is_trained_is_told(reference):
+def test_wrongly_trained_or_saved_tensors_are_rejected(reference):
     check = checks.check_trained_tensors
     after = {name.split("/")[-1]: value for name, value in reference.tensors.items()}
     cases = {
@@ -66,12 +65,12 @@ def test_what_is_trained_is_told(reference):
 
 
 @pytest.mark.parametrize("check", [checks.check_resumed_run, checks.check_determinism])
-def test_runs_that_differ_are_told(reference, check):
+def test_runs_that_differ_are_rejected(reference, check):
     with pytest.raises(ContractError, match=r"but .* differs by up to 0\.25\. Store everything that training changes"):
-        check(replace(reference, tensors=shifted(reference.tensors)))
+        check(replace(reference, tensors=shift(reference.tensors)))
 
 
-def test_what_is_sent_is_told(reference):
+def test_wrong_uploads_are_rejected(reference):
     check = checks.check_uploads
     sent = reference.uploads
     odd = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
@@ -87,7 +86,7 @@ def test_what_is_sent_is_told(reference):
             check(replace(reference, **facts))
 
 
-def test_what_is_counted_is_told(reference):
+def test_wrong_communication_counts_are_rejected(reference):
     check = checks.check_communication
     sent = reference.uploads
     more = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
@@ -104,11 +103,11 @@ def test_what_is_counted_is_told(reference):
         check(replace(reference, run=run))
 
 
-def test_what_is_prepared_is_told(reference):
+def test_wrong_precomputation_is_rejected(reference):
     check = checks.check_precompute
     model = reference.run.model
     cases = {
-        "same bits for images and for their precomputed constants": lambda self, images: shifted(
+        "same bits for images and for their precomputed constants": lambda self, images: shift(
             model.precompute(images)
         ),
         "has a gradient": lambda self, images: {**model.precompute(images), "odd": torch.ones(5, requires_grad=True)},
@@ -118,13 +117,13 @@ def test_what_is_prepared_is_told(reference):
         run = model_with(reference, precompute=prepare, __call__=lambda self, inputs: model(inputs))
         with pytest.raises(ContractError, match=message):
             check(replace(reference, run=run))
-    others = SimpleNamespace(precompute=lambda images: shifted(model.precompute(images)))
+    others = SimpleNamespace(precompute=lambda images: shift(model.precompute(images)))
     changes = {"for_classes": lambda self, names: others, "__call__": lambda self, inputs: model(inputs)}
     with pytest.raises(ContractError, match="depends on the class names"):
         check(replace(reference, run=model_with(reference, **changes)))
 
 
-def test_a_description_is_told(reference):
+def test_wrong_descriptions_are_rejected(reference):
     check = checks.check_description
     described = reference.run.model.describe()
     cases = {
@@ -138,7 +137,7 @@ def test_a_description_is_told(reference):
 
 
 class Scores(PromptFL):
-    """Leaves the bias of some scores out of its optimizer, which moves all of them alike under a softmax alone."""
+    """Does not optimize the bias of its scores, which has no effect under a softmax."""
 
     is_softmax = True
 
@@ -154,7 +153,7 @@ class Scores(PromptFL):
         return torch.optim.SGD([self.prompt, self.score.weight], lr=0.1)
 
 
-def test_what_an_optimizer_leaves_out_is_told_unless_no_loss_sees_it(reference, monkeypatch):
+def test_untrained_parameters_are_rejected_unless_they_do_not_affect_the_loss(reference, monkeypatch):
     def build():
         run = reference.build()
         return SimpleNamespace(model=Scores(run.datamodule.class_names, run.model.clip), datamodule=run.datamodule)
@@ -166,7 +165,7 @@ def test_what_an_optimizer_leaves_out_is_told_unless_no_loss_sees_it(reference, 
 
 
 class Forgetful(PromptFL):
-    """Counts its steps where no checkpoint sees it, logs no loss and takes its options without saying which."""
+    """Counts its steps outside checkpoints, and logs no loss."""
 
     steps = 0
 
@@ -180,17 +179,17 @@ class Forgetful(PromptFL):
         return super().forward(inputs) + 0.0 * Forgetful.steps
 
 
-def test_all_that_a_method_breaks_is_told_at_once():
-    with pytest.raises(ContractError) as told:
+def test_all_problems_of_a_method_are_reported_at_once():
+    with pytest.raises(ContractError) as raised:
         check_method(Forgetful, arguments=["--model.prompt_length=2", *SHORT])
-    message = str(told.value)
+    message = str(raised.value)
     assert "Forgetful: a run that resumes after round 1 must equal an uninterrupted run, but" in message
     assert "Forgetful: neither the order of clients nor earlier random numbers may change a run" in message
     assert "Let training_step call self.log('loss', loss)" in message
     assert len(message.splitlines()) == 3
 
 
-def test_what_can_not_be_tried_is_told(monkeypatch):
+def test_methods_that_cannot_be_created_are_rejected(monkeypatch):
     with pytest.raises(ContractError, match="Expected a config of Forgetful, got one of fedvlp"):
         check_method(Forgetful, config="promptfl")
     with pytest.raises(ContractError, match=r"can't create PromptFL: PromptFL has no such option"):

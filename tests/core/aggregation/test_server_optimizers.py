@@ -1,4 +1,4 @@
-"""Server optimizers against Algorithm 2 written out number by number, over several rounds."""
+"""Server optimizers, compared with Algorithm 2, written out number by number over several rounds."""
 
 import math
 
@@ -10,7 +10,7 @@ from fedvlp.core.aggregation.robust import NormClipping
 from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum
 
 ROUNDS = [[[0.5, -2.0], [1.5, 0.25]], [[0.75, -1.0], [3.0, 0.5]], [[-1.0, 2.5], [0.125, -0.5]]]
-"""What two clients send in three rounds."""
+"""Uploads of two clients in three rounds."""
 WEIGHTS = [3, 1]
 
 
@@ -27,13 +27,13 @@ def trained(rule, before=(0.25, 1.0)):
 
 
 def slow(start, second_moment, rate, beta1, tau):
-    """Algorithm 2 for one number at a time."""
+    """Run Algorithm 2, one number at a time."""
     found = []
-    for place, value in enumerate(start):
+    for index, value in enumerate(start):
         first = 0.0
         second = tau**2
         for mean in means():
-            step = mean[place] - value
+            step = mean[index] - value
             first = beta1 * first + (1 - beta1) * step
             second = second_moment(second, step * step)
             value += rate * first / (math.sqrt(second) + tau)
@@ -41,34 +41,34 @@ def slow(start, second_moment, rate, beta1, tau):
     return found
 
 
-def of_adam(second, square):
+def adam_moment(second, square):
     return 0.9 * second + 0.1 * square
 
 
-def of_yogi(second, square):
+def yogi_moment(second, square):
     return second - 0.1 * square * math.copysign(1, second - square)
 
 
-@pytest.mark.parametrize(("rule", "second_moment"), [(FedAdam, of_adam), (FedYogi, of_yogi)])
-def test_against_the_algorithm(rule, second_moment):
+@pytest.mark.parametrize(("rule", "second_moment"), [(FedAdam, adam_moment), (FedYogi, yogi_moment)])
+def test_optimizers_match_the_algorithm(rule, second_moment):
     expected = slow((0.25, 1.0), second_moment, 0.3, 0.6, 0.02)
     found = trained(rule(learning_rate=0.3, beta1=0.6, beta2=0.9, tau=0.02))
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_momentum_against_a_loop():
+def test_momentum_matches_a_loop():
     expected = []
-    for place, value in enumerate((0.25, 1.0)):
+    for index, value in enumerate((0.25, 1.0)):
         velocity = 0.0
         for mean in means():
-            velocity = 0.7 * velocity + mean[place] - value
+            velocity = 0.7 * velocity + mean[index] - value
             value += 0.4 * velocity
         expected.append(value)
     assert trained(ServerMomentum(learning_rate=0.4, momentum=0.7)) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("inner", [WeightedMean(), NormClipping(0.5)])
-def test_whole_steps_without_momentum_are_the_inner_rule_to_the_bit(inner):
+def test_full_steps_without_momentum_equal_the_inner_aggregator(inner):
     generator = torch.Generator().manual_seed(0)
     draw = lambda: {"p": torch.randn(1000, generator=generator)}  # noqa: E731
     before, states = draw(), [draw() for _ in range(5)]
@@ -80,8 +80,8 @@ def test_whole_steps_without_momentum_are_the_inner_rule_to_the_bit(inner):
         assert torch.equal(after["p"], inner.combine(states, weights, before)["p"])
 
 
-def test_moments_of_tensors_and_of_nested_optimizers_do_not_meet():
-    """Tensors may be called like moments, and an optimizer may follow another of its own kind."""
+def test_tensors_and_nested_optimizers_have_separate_moments():
+    """Even if tensors are named like moments, and an optimizer wraps another of its class."""
     rule = ServerMomentum(learning_rate=0.5, momentum=0.9, inner=ServerMomentum(learning_rate=1.0, momentum=0.5))
     before = {"p": torch.tensor([1.0]), "velocity/p": torch.tensor([2.0]), "inner/velocity/p": torch.tensor([4.0])}
     sent = {name: 3 * value + 1 for name, value in before.items()}
@@ -91,13 +91,13 @@ def test_moments_of_tensors_and_of_nested_optimizers_do_not_meet():
     for _ in range(3):
         state, memory = rule.aggregate([sent], [1], state, memory)
     for name in before:
-        alone, kept = {"p": before[name]}, {}
+        single, memory = {"p": before[name]}, {}
         for _ in range(3):
-            alone, kept = rule.aggregate([{"p": sent[name]}], [1], alone, kept)
-        assert torch.equal(state[name], alone["p"]), name
+            single, memory = rule.aggregate([{"p": sent[name]}], [1], single, memory)
+        assert torch.equal(state[name], single["p"]), name
 
 
-def test_moments_are_in_float32_and_tensors_as_they_were():
+def test_moments_are_in_float32_and_tensors_keep_their_type():
     before = {"p": torch.tensor([1.0, 2.0]).half()}
     after, memory = FedAdam().aggregate([{"p": torch.tensor([3.0, -1.0]).half()}], [1], before, {})
     assert after["p"].dtype == torch.float16
