@@ -63,8 +63,8 @@ def _prepare() -> None:
     from tests.helpers import clips, figures
 
     torch.set_num_threads(1)
-    clips.make_once()
-    figures.leave_unrendered()
+    clips.cache_tiny_clip()
+    figures.skip_rendering()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.results import load_record
 from fedvlp.training.privacy_accounting import PrivacyAccount
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, make_callback
 
 
 def private(noise_multiplier=1.0, clip_norm=0.5, **options):
@@ -32,7 +32,7 @@ class Still(Linear):
 
 def test_every_phase_and_round_has_different_noise(tmp_path):
     weights = [torch.zeros(3, 4)]
-    steps = noting(on_phase_end=lambda _, task, server, updates: weights.append(server.shared["weight"]))
+    steps = make_callback(on_phase_end=lambda _, task, server, updates: weights.append(server.shared["weight"]))
     federation(tmp_path, aggregation=private(), callbacks=[steps]).fit(Still(), Points())
     steps = [(after - before).flatten() for before, after in itertools.pairwise(weights)]
     assert len(steps) == 6
@@ -51,7 +51,7 @@ def test_the_cohort_is_drawn_from_the_same_source_as_the_noise(tmp_path, noise_f
     drawn = []
     for _ in range(2):
         cohorts = []
-        record = noting(on_round_start=lambda _, phases, cohort, cohorts=cohorts: cohorts.append(cohort))
+        record = make_callback(on_round_start=lambda _, phases, cohort, cohorts=cohorts: cohorts.append(cohort))
         rule = private(noise_from=noise_from)
         run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=record)
         run.fit(Linear(), Points(clients=9))
@@ -111,7 +111,7 @@ def test_noise_at_clients_is_part_of_their_uploads(tmp_path):
 
     for noise in (0.0, 1.5):
         rule = private(noise, clip_norm=0.25, noise_at="client")
-        options = {"rounds": 1, "default_callbacks": False, "callbacks": noting(on_phase_end=note)}
+        options = {"rounds": 1, "default_callbacks": False, "callbacks": make_callback(on_phase_end=note)}
         run = federation(tmp_path, aggregation=rule, **options)
         before = Linear().weight.detach().clone()
         found = run.fit(Linear(), Points(clients=6)).shared["weight"]

@@ -6,7 +6,7 @@ import torch
 from benchmarks.operations import image_tower, packed_text, patches_work, text_tower
 from benchmarks.reference_towers import ReferenceText, reference_images
 from benchmarks.steps import BATCH_SIZES, least_operations, make_module, reference_operations
-from tests.helpers.counting import counted
+from tests.helpers.counting import count_operations
 
 NAMES = ["dog", "fire truck", "The Great Wall of China"]
 
@@ -17,8 +17,8 @@ def test_operations_of_whole_text_sequences(clip, cut):
     work = text_tower(clip).whole(len(NAMES), text.length)
     prompt = torch.zeros(4, clip.text_width, requires_grad=True)
     with torch.no_grad():
-        assert counted(lambda: text(prompt)) == work.forward
-    assert counted(lambda: text(prompt).sum().backward()) == work.both
+        assert count_operations(lambda: text(prompt)) == work.forward
+    assert count_operations(lambda: text(prompt).sum().backward()) == work.both
 
 
 def test_operations_of_whole_images(clip):
@@ -30,7 +30,7 @@ def test_operations_of_whole_images(clip):
         2 * 2 * tower.width * (clip.num_image_tokens + 2) * tower.joint
     )  # PyTorch's count projects all tokens
     scores = 2 * 2 * 4 * 3 * tower.width**2
-    assert counted(lambda: reference_images(clip, images, prompts)) == work + read_besides + scores
+    assert count_operations(lambda: reference_images(clip, images, prompts)) == work + read_besides + scores
 
 
 def test_packed_text_counts_each_token_and_each_pair_once(clip):

@@ -7,7 +7,7 @@ import pytest
 
 from fedvlp.core.metrics import all_scores, calibration_error, class_scores, detection
 from fedvlp.core.predictions import RESAMPLES, Predictions, interval, resample
-from tests.helpers.predictions import chosen, draw
+from tests.helpers.predictions import draw, select_images
 
 
 def slow_class_scores(predictions, classes):
@@ -119,7 +119,7 @@ def test_intervals_match_bootstrapping_images_one_by_one(images, states):
     generator = np.random.default_rng(5)
     slow = []
     for _ in range(400):
-        drawn = chosen(predictions, generator.integers(images, size=images))
+        drawn = select_images(predictions, generator.integers(images, size=images))
         slow.append(all_states_scores(drawn, 3))
     for name, expected in zip(SCORES, np.transpose(slow), strict=True):
         assert len(found[name]) == RESAMPLES
@@ -131,7 +131,7 @@ def test_intervals_match_bootstrapping_images_one_by_one(images, states):
 def test_resamples_depend_on_seed_and_name_but_not_on_image_order():
     predictions = draw(80, 2)
     found = resample(predictions, 5, "held_out/ink")
-    shuffled = chosen(predictions, np.random.default_rng(2).permutation(80))
+    shuffled = select_images(predictions, np.random.default_rng(2).permutation(80))
     again = resample(shuffled, 5, "held_out/ink")
     for name in SCORES:
         assert np.array_equal(found[name], again[name])

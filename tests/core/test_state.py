@@ -19,7 +19,7 @@ def test_values_with_overflowing_squares_are_finite(dtype):
     assert is_finite({"prompt": torch.full((2, 5), torch.finfo(dtype).max, dtype=dtype)})
 
 
-def test_other_types_are_finite_and_infinities_do_not_cancel():
+def test_integers_are_finite_and_infinities_do_not_cancel():
     assert is_finite({"seen": torch.tensor([True, False]), "counts": torch.tensor(3), "none": torch.empty(0)})
     assert is_finite({"pixels": torch.ones(2, dtype=torch.uint16), "waves": torch.ones(2, dtype=torch.complex64)})
     assert not is_finite({"prompt": torch.tensor([math.inf, -math.inf])})

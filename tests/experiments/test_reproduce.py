@@ -12,7 +12,7 @@ from experiments.reproduce.recipe import FOLDER, HERE, PRINTED, load_recipe
 from fedvlp import PromptFL
 from fedvlp.commands.cli import main
 from fedvlp.tools.compare.papers import main_tables, plain_name
-from tests.helpers.counting import counted
+from tests.helpers.counting import count_operations
 
 SETTINGS = {  # optimizer, learning rate, batch, rounds
     "trip": ("AdamW", 4e-4, 16, 15),
@@ -117,15 +117,15 @@ def test_estimated_operations_equal_counted_operations(clip):
     tower = Tower(width, len(visual.transformer.resblocks), tokens, start)
     images = torch.zeros(3, 3, *visual.image_size, requires_grad=True)  # otherwise a fused kernel is not counted
     projection = 2 * width * clip.embed_dim
-    assert counted(lambda: clip.encode_image(images)) == 3 * (tower.operations(tokens) + projection)
+    assert count_operations(lambda: clip.encode_image(images)) == 3 * (tower.operations(tokens) + projection)
 
 
 def test_a_backward_pass_costs_as_much_as_a_forward_pass(clip):
     module = PromptFL(["circle", "square", "star"], clip)
     batch = ({"features": torch.randn(4, clip.embed_dim)}, torch.tensor([0, 1, 2, 0]))
     with torch.no_grad():
-        forward = counted(lambda: module.training_step(batch, 0))
-    both = counted(lambda: module.training_step(batch, 0).backward())
+        forward = count_operations(lambda: module.training_step(batch, 0))
+    both = count_operations(lambda: module.training_step(batch, 0).backward())
     assert both / forward == pytest.approx(work_of("PromptFL", 3, {}).batch_texts, rel=0.15)
 
 

@@ -87,7 +87,7 @@ def stored() -> dict[str, Line]:
 
 
 def differences(line: Line, golden: Line) -> list[str]:
-    """List the columns in which a line differs from the stored line by more than the tolerance."""
+    """List the columns where a line differs from the stored line by more than the tolerance."""
     found = []
     for name in COLUMNS[1:]:
         if not _is_close(name, line[name], golden[name]):

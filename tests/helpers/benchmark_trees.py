@@ -67,7 +67,7 @@ def write_list(path: Path, images: Iterable[str], first_label: int = 0, prefix: 
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def names_of(name: str, count: int = IMAGES) -> dict[str, list[str]]:
+def list_paths(name: str, count: int = IMAGES) -> dict[str, list[str]]:
     """List a few paths ``domain/class/image`` of a data set, by domain."""
     (known,) = [known for known in DESCRIPTIONS if known.name == name]
     numbered = list(product(FEW[name], range(count)))
@@ -84,7 +84,7 @@ def part(paths: list[str], *indices: int) -> list[str]:
 
 def kfold(root: Path, folder: str = "kfold", lists: str = "kfold") -> Path:
     """Write PACS with its lists: labels start at 1, and test lists contain all images."""
-    for domain, paths in names_of("PACS").items():
+    for domain, paths in list_paths("PACS").items():
         write_images(root / folder, paths)
         write_list(root / lists / f"{domain}_train_kfold.txt", part(paths, 0, 1, 2, 3), first_label=1)
         write_list(root / lists / f"{domain}_crossval_kfold.txt", part(paths, 4), first_label=1)
@@ -94,7 +94,7 @@ def kfold(root: Path, folder: str = "kfold", lists: str = "kfold") -> Path:
 
 def absolute_lists(root: Path) -> Path:
     """Write PACS with lists of absolute paths on another machine, and labels from 0."""
-    for domain, paths in names_of("PACS").items():
+    for domain, paths in list_paths("PACS").items():
         write_images(root, paths)
         for ending, chosen in (("train", part(paths, 0, 1, 2, 3)), ("val", part(paths, 4)), ("test", paths)):
             write_list(root / f"{domain}_{ending}.txt", chosen, prefix="/home/some one/PACS/kfold/")
@@ -104,14 +104,14 @@ def absolute_lists(root: Path) -> Path:
 @tree
 def plain_tree(root: Path, name: str, renamed: Mapping[str, str] | None = None, inside: str = ".") -> None:
     """Write a data set as domain/class/image, with renamed domains."""
-    for domain, paths in names_of(name).items():
+    for domain, paths in list_paths(name).items():
         folder = (renamed or {}).get(domain, domain)
         write_images(root / inside, [path.replace(domain, folder, 1) for path in paths])
 
 
 def dassl_office_home(root: Path) -> Path:
     """Write OfficeHome with train and val folders between domain and class."""
-    for domain, paths in names_of("OfficeHome").items():
+    for domain, paths in list_paths("OfficeHome").items():
         for folder, chosen in (("train", part(paths, 0, 1, 2)), ("val", part(paths, 3, 4))):
             write_images(root / domain.lower() / folder, [path.split("/", 1)[1] for path in chosen])
     return root
@@ -119,7 +119,7 @@ def dassl_office_home(root: Path) -> Path:
 
 def original_office31(root: Path) -> Path:
     """Write Office31 with an ``images`` folder in each domain."""
-    for domain, paths in names_of("Office31").items():
+    for domain, paths in list_paths("Office31").items():
         write_images(root / "office31" / domain / "images", [path.split("/", 1)[1] for path in paths])
     return root
 
@@ -129,7 +129,7 @@ def numbered_vlcs(root: Path, parts: Mapping[str, tuple[int, ...]]) -> None:
     """Write VLCS with numbered class folders in each part. Image numbers restart in each part."""
     domains = {"Caltech101": "CALTECH", "LabelMe": "LABELME", "SUN09": "SUN", "VOC2007": "PASCAL"}
     numbers = {"bird": 0, "car": 1, "person": 4}
-    for domain, paths in names_of("VLCS").items():
+    for domain, paths in list_paths("VLCS").items():
         for folder, chosen in parts.items():
             rows = [path.split("/")[1:] for path in part(paths, *chosen)]
             write_images(root / domains[domain] / folder, [f"{numbers[of]}/{image}" for of, image in rows])
@@ -138,7 +138,7 @@ def numbered_vlcs(root: Path, parts: Mapping[str, tuple[int, ...]]) -> None:
 @tree
 def domain_net(root: Path, name: str = "DomainNet", lists: str = "splits") -> None:
     """Write DomainNet with train and test lists. One image per domain is in no list."""
-    for domain, paths in names_of(name).items():
+    for domain, paths in list_paths(name).items():
         write_images(root, [*paths, f"{domain}/{FEW[name][0]}/99.png"])
         trains = [path for path in part(paths, 0, 1, 2) if (domain, "t-shirt") != ("painting", path.split("/")[1])]
         write_list(root / lists / f"{domain}_train.txt", trains)

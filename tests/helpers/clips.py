@@ -20,13 +20,13 @@ def _tiny(seed: int) -> nn.Module:
 
 
 def _build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = None) -> nn.Module:
-    """Replace `build_model`, whose result depends only on its arguments. Its own tests call the original."""
+    """Replace `build_model` and copy the tiny CLIP. Tests of `build_model` itself call the original."""
     if config == TINY:
         return deepcopy(_tiny(seed))
     return loading.build_model(config, seed, folder)
 
 
-def make_once() -> None:
+def cache_tiny_clip() -> None:
     """Cache the model and its weights, which take three quarters of the time of `load_clip`."""
     backbone.build_model = _build_model
     loading.bundled_state_dict = cache(loading.bundled_state_dict)

@@ -14,9 +14,9 @@ METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.ya
 KINDS = {"ccst", "diprompt", "fed_dpt", "fed_ncm", "fed_otp", "hcvp", "pfed_moap", "plan", "promptfl", "swad", "trip"}
 KINDS |= {"zero_shot"}
 """Twelve configs that differ in phases, strategies, personal tensors or inputs. Slow tests run these by default."""
-LIKE_ANOTHER = {"trip_keys", "trip_random", "trip_released", "trip_lite", "fine_tuning_fedprox", "zero_shot_ensemble"}
-LIKE_ANOTHER |= {"coop", "plan_released", "promptfl_kl", "diprompt_labels"}
-LIKE_ANOTHER |= {"promptfl_released", "kgcoop_released", "fed_mvp_released"}
+EQUIVALENT = {"trip_keys", "trip_random", "trip_released", "trip_lite", "fine_tuning_fedprox", "zero_shot_ensemble"}
+EQUIVALENT |= {"coop", "plan_released", "promptfl_kl", "diprompt_labels"}
+EQUIVALENT |= {"promptfl_released", "kgcoop_released", "fed_mvp_released"}
 """Configs that have the same tensors and compute the logits in the same way as another config."""
 
 

@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def counted(run: Callable[[], object]) -> int:
+def count_operations(run: Callable[[], object]) -> int:
     """Count the operations of all matrix products in a call, attention included.
 
     Attention runs as plain products, because PyTorch versions differ in the fused kernels that they count.

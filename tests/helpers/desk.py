@@ -82,7 +82,7 @@ class Desk:
         self.names.add(name)
         return self.folder / name
 
-    def made_by(self, words: list[str]) -> str | None:
+    def find_run(self, words: list[str]) -> str | None:
         """Find the named run that a command makes, if any."""
         arguments = " ".join(words[1:]).replace("configs/quickstart.yaml", "quickstart")
         return next((name for name, given in FITS.items() if given == arguments), None)

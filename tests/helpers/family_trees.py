@@ -75,7 +75,7 @@ def tiny_imagenet(root: Path, is_sorted: bool) -> None:
 
 @tree
 def image_clef(root: Path, lists: str, prefix: str = "") -> None:
-    """Write ImageCLEF-DA with lists named by a pattern, in which {} stands for the domain."""
+    """Write ImageCLEF-DA with lists named by a pattern with {} for the domain."""
     for domain in "bcip":
         names = [f"{number:03d}_{i}.jpg" for number in (0, 4, 11) for i in range(IMAGES)]
         write_images(root / domain, names)

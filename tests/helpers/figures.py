@@ -18,6 +18,6 @@ def _unrendered(*given: Any) -> Figure:
     return figure
 
 
-def leave_unrendered() -> None:
+def skip_rendering() -> None:
     """Skip rendering until ``files.accuracy_figure`` is ``DRAWN`` again."""
     files.accuracy_figure = _unrendered

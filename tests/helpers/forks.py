@@ -14,7 +14,7 @@ from typing import Any
 
 from fedvlp.utils.errors import UserError
 
-SECONDS = 120  # a generous limit, after which a test fails
+SECONDS = 120  # a generous limit before a test fails
 
 
 def fork(task: Callable[..., Any], *arguments: Any, output: Path, **environment: str) -> BaseProcess:

@@ -61,7 +61,7 @@ def fedvlp_lines() -> dict[str, list[str]]:
     return {line: words[words.index("fedvlp") + 1 :] for line, words in lines().items() if "fedvlp" in words}
 
 
-def value_of(words: list[str], *options: str) -> str | None:
+def find_value(words: list[str], *options: str) -> str | None:
     """Find the value of one of these options in a command, or None."""
     for index, word in enumerate(words):
         name, _, value = word.partition("=")
@@ -74,9 +74,9 @@ def is_run(words: list[str]) -> bool:
     """Whether the desk has the images and the CLIP of a command."""
     if any(part in " ".join(words) for part in (*PARSED_ONLY, *NETWORK)):
         return False
-    if value_of(words, "--model.clip.name") not in (None, "fedvlp-tiny", "fedvlp-small"):
+    if find_value(words, "--model.clip.name") not in (None, "fedvlp-tiny", "fedvlp-small"):
         return False
-    root = value_of(words, "--data.root", "--root")
+    root = find_value(words, "--data.root", "--root")
     if root is not None and root.startswith("/"):  # the reader's own path
         return False
     if words[0] in (*TRAINING, "sweep", "tune") and root is None and "--file" not in words:
@@ -115,7 +115,7 @@ def run(words: list[str], desk: Desk) -> int:
     desk.fetch_all(words)
     given = words
     if given[0] in TRAINING:
-        if made := desk.made_by(given):
+        if made := desk.find_run(given):
             return int(not any(desk.fetch(made).rglob("summary.json")))
         given = [*given, *offline(given), *brief(given)]
     if given[0] in ("sweep", "tune"):

@@ -17,14 +17,14 @@ def draw(images, states=1, classes=5, clients=(), seed=0, right=0.6):
     return Predictions(labels.numpy(), predicted.numpy(), confidence.numpy(), tuple(clients))
 
 
-def chosen(predictions, order):
+def select_images(predictions, order):
     """Select predictions by image index, in this order. An index may be repeated."""
     predicted = predictions.predicted.take(order, axis=1)
     confidence = predictions.confidence.take(order, axis=1)
     return Predictions(predictions.labels[order], predicted, confidence, predictions.clients)
 
 
-def renamed(predictions, classes):
+def renumber_classes(predictions, classes):
     """Renumber the classes of predictions."""
     classes = np.int32(classes)
     predicted = classes[predictions.predicted]

@@ -97,7 +97,7 @@ class Image:
     unique: int
 
 
-def images_of(name: str) -> list[Image]:
+def list_images(name: str) -> list[Image]:
     """List the images of a small tree, class by class."""
     layout = FILE_LAYOUTS[name]
     images = []
@@ -115,7 +115,7 @@ def label(name: str, image: Image) -> int:
 
 
 def write_all(name: str, folder: Path) -> None:
-    write_images(folder / FILE_LAYOUTS[name].images, [image.path for image in images_of(name)])
+    write_images(folder / FILE_LAYOUTS[name].images, [image.path for image in list_images(name)])
 
 
 @tree
@@ -124,7 +124,7 @@ def coop(root: Path, name: str, folder: str) -> None:
     write_all(name, root / folder)
     split = {}
     for part, numbers in COOP_PARTS.items():
-        split[part] = [[x.path, label(name, x), x.class_name] for x in images_of(name) if x.number in numbers]
+        split[part] = [[x.path, label(name, x), x.class_name] for x in list_images(name) if x.number in numbers]
     (root / folder / FILE_LAYOUTS[name].split_file).write_text(json.dumps(split), encoding="utf-8")
 
 
@@ -141,7 +141,7 @@ def listed(
     """Write a data set with lists, each of the images with the given numbers."""
     write_all(name, root / folder)
     for file, numbers in lists.items():
-        lines = [f"{line(image)}\n" for image in images_of(name) if image.number in numbers]
+        lines = [f"{line(image)}\n" for image in list_images(name) if image.number in numbers]
         (root / folder / file).parent.mkdir(exist_ok=True)
         (root / folder / file).write_text("".join(lines), encoding="utf-8")
 
@@ -152,7 +152,7 @@ def food101(root: Path) -> Path:
     (root / "food-101" / "meta").mkdir()
     for split, numbers in (("train", (0, 1, 2, 3)), ("test", (4,))):
         content: dict[str, list[str]] = {}
-        for image in images_of("Food101"):
+        for image in list_images("Food101"):
             if image.number in numbers:
                 content.setdefault(image.class_name, []).append(image.path.removesuffix(".jpg"))
         (root / "food-101" / "meta" / f"{split}.json").write_text(json.dumps(content), encoding="utf-8")
@@ -169,7 +169,7 @@ def stanford_cars(root: Path) -> Path:
     scipy.io.savemat(folder / "devkit" / "cars_meta.mat", {"class_names": names})
     for part, file in (("cars_train", "devkit/cars_train_annos.mat"), ("cars_test", "cars_test_annos_withlabels.mat")):
         rows = []
-        for image in images_of("StanfordCars"):
+        for image in list_images("StanfordCars"):
             if image.path.startswith(part):
                 rows.append((image.path.split("/")[1], label("StanfordCars", image) + 1))
         scipy.io.savemat(folder / file, {"annotations": np.array(rows, dtype=[("fname", object), ("class", object)])})
@@ -180,7 +180,7 @@ def flowers102(root: Path) -> Path:
     """Write Oxford Flowers in torchvision's layout."""
     folder = root / "flowers-102"
     write_all("Flowers102", folder)
-    images = images_of("Flowers102")
+    images = list_images("Flowers102")
     scipy.io.savemat(folder / "imagelabels.mat", {"labels": [label("Flowers102", image) + 1 for image in images]})
     parts = {"trnid": (0, 1), "valid": (2,), "tstid": (3, 4)}
     numbers = {part: [x.unique for x in images if x.number in chosen] for part, chosen in parts.items()}

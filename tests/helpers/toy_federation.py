@@ -147,7 +147,7 @@ def federation(tmp_path, **options):
     return Federation(**grouped({"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options}))
 
 
-def noting(**hooks):
+def make_callback(**hooks):
     """Create a callback with these functions as its hooks."""
     return type("Noting", (FederationCallback,), {name: staticmethod(hook) for name, hook in hooks.items()})()
 

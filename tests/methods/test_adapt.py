@@ -42,7 +42,7 @@ def class_loss(module, seen):
     return np.mean(losses)
 
 
-def test_loss_is_over_classes_and_over_pairs_of_tokens_and_prompts(make, images):
+def test_token_loss_pairs_each_token_with_its_prompt(make, images):
     """First reading of the paper: token j is closest to prompt j for the image's class."""
     module = make(1, domain_weight=0.3)
     seen = parts(module, images)

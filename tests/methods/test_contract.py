@@ -10,7 +10,7 @@ from fedvlp.callbacks import Communication
 from fedvlp.testing import ContractError
 from fedvlp.testing import method as checks
 from fedvlp.testing.runs import train_reference
-from tests.helpers.configs import KINDS, LIKE_ANOTHER, METHODS, each_config, few_templates
+from tests.helpers.configs import EQUIVALENT, KINDS, METHODS, each_config, few_templates
 from tests.helpers.runs import make_run
 
 TRAINING = {
@@ -47,12 +47,12 @@ def check_config(config, chosen, image_root, folder, *options):
 
 
 @pytest.mark.parametrize("config", each_config())
-def test_every_method(config, image_root, tmp_path):
+def test_every_method_satisfies_the_contract(config, image_root, tmp_path):
     seldom = SELDOM if config not in ("swad", "zero_shot", "zero_shot_ensemble") else ()
     check_config(config, checks.METHOD_CHECKS, image_root, tmp_path, *seldom)
 
 
-@pytest.mark.parametrize("config", sorted({*METHODS} - KINDS - LIKE_ANOTHER))
-def test_every_method_briefly(config, image_root, tmp_path):
+@pytest.mark.parametrize("config", sorted({*METHODS} - KINDS - EQUIVALENT))
+def test_equal_kinds_of_methods_pass_the_brief_checks(config, image_root, tmp_path):
     brief = [check for check in checks.METHOD_CHECKS if check not in TRAINING]
     check_config(config, brief, image_root, tmp_path, *SELDOM, NO_FILES)

@@ -1,4 +1,4 @@
-"""DiPrompT: which prompts learn from which images, its predictions, and its limit cases.
+"""DiPrompT: the prompts trained by each image, its predictions, and its limit cases.
 
 tests/methods/test_diprompt_losses.py tests the equations of its losses and of the ensemble, and
 tests/core/test_strategies.py tests the server's equations.

@@ -44,7 +44,7 @@ def cosine(one, other):
     return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
-def test_joint_softmax_over_all_pairs(images, features, labels):
+def test_pair_logits_give_the_joint_softmax(images, features, labels):
     """Eq. 6, and the best domain under the true class and over all classes."""
     logits = pair_logits(images, features, SCALE)
     for b in range(IMAGES):

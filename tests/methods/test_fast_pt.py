@@ -119,6 +119,6 @@ def test_each_phase_has_its_own_learning_rates(method):
     assert [group["lr"] for group in method.configure_optimizers().param_groups] == [0.005, 0.01]
 
 
-def test_a_client_sends_the_prompt_of_its_domain(method):
+def test_a_client_uploads_only_its_domains_prompt(method):
     begin(method, 0, 2, domain=OWN)
     assert torch.equal(method.upload_state()["domain_prompts"], method.domain_prompts[OWN])

@@ -70,7 +70,7 @@ def test_keys_depend_only_on_the_key_seed(clip):
     assert not torch.equal(FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, key_seed=5).keys, server.keys)
 
 
-def test_a_client_of_several_domains_is_refused(method, images):
+def test_a_client_with_several_domains_is_rejected(method, images):
     begin(method, 0, domain=-1)
     with pytest.raises(UserError, match="FedAPT needs clients of one domain each"):
         method.training_step((images, LABELS), 0)

@@ -70,7 +70,7 @@ def test_weights_and_logits_match_the_paper(fed_dpt, images):
 
 
 def test_a_clients_loss_uses_its_own_prompt_and_copies_of_the_others(fed_dpt, images):
-    """Eq. 9: client 1 uses the server's version of its own prompt and its copies of the others."""
+    """Eq. 9: client 1 uses the server's version of its own prompt, and copies of all other prompts."""
     begin(fed_dpt, 1)
     stack = fed_dpt.dual.text
     seen = [stack.copies[0], stack.shared[1].detach(), stack.copies[2]]
@@ -116,7 +116,7 @@ def trained_upload(module, server, client):
     ],
     ids=["default", "train all", "split by domain", "agnostic"],
 )
-def test_which_prompts_are_averaged(clip, options, text, visual):
+def test_momentum_and_components_decide_which_prompts_are_averaged(clip, options, text, visual):
     """Tables 5, 6a and 6b, with clients of two domains that add 1 and 2 to their tensors."""
     module = FedDPT(CLASSES, ["ink", "paint"], clip, prompt_length=2, **options)
     server = ServerState.start(module.shared_state())

@@ -79,7 +79,7 @@ def reference_loss(module, images, labels):
     return sum(losses) / len(losses)
 
 
-def test_loss_and_gradients(clip, images):
+def test_loss_and_gradients_match_image_by_image(clip, images):
     module = make(clip, consistency_weight=3.0)
     loss = module.training_step((images, LABELS), 0)
     expected = reference_loss(module, images, LABELS)

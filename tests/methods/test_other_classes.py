@@ -10,7 +10,7 @@ from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
-from tests.helpers.configs import LIKE_ANOTHER, METHODS, each_config
+from tests.helpers.configs import EQUIVALENT, METHODS, each_config
 
 OWN = ["red car", "dog", "owl"]
 OTHERS = ["house", "blue bird", "cow"]  # the same number, so that shapes do not reveal them
@@ -39,7 +39,7 @@ def perturb(module):
     return module
 
 
-@pytest.mark.parametrize("name", each_config({*METHODS} - LIKE_ANOTHER))
+@pytest.mark.parametrize("name", each_config({*METHODS} - EQUIVALENT))
 def test_it_classifies_other_classes_like_a_method_created_for_them(name, clip, images):
     method = perturb(make(name, OWN, clip))
     if name in OF_THEIR_CLASSES:

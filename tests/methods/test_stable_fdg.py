@@ -63,7 +63,7 @@ def test_attention_matches_the_paper():
 
 
 def find_seed(explores, shifts):
-    """Find a seed with which a step draws these decisions."""
+    """Find a seed for these decisions of a step."""
     for seed in range(100):
         torch.manual_seed(seed)
         if (torch.rand(2) < 0.5).tolist() == [explores, shifts]:

@@ -10,7 +10,7 @@ from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.swad import LossValley
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import noting
+from tests.helpers.toy_federation import make_callback
 
 POOL = Client(0, -1, 10, "pool", is_pool=True)
 
@@ -84,7 +84,7 @@ def test_a_run_deploys_the_mean_over_all_steps_of_the_interval(build):
     def note(trainer, module, *_):
         steps[-1].append({name: value.detach().double().clone() for name, value in module.visual.named_parameters()})
 
-    run.trainer.add_callback(noting(on_round_start=lambda *_: steps.append([]), on_train_batch_end=note))
+    run.trainer.add_callback(make_callback(on_round_start=lambda *_: steps.append([]), on_train_batch_end=note))
     server = run.trainer.fit(run.model, run.datamodule)
     losses = [row["validation_loss"] for row in run.trainer.run_state.history]
     assert [len(round_steps) for round_steps in steps] == [2, 2, 2, 2]

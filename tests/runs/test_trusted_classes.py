@@ -16,7 +16,7 @@ from fedvlp.training.add_ons import AddOn
 from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import Schedule
 from fedvlp.utils.errors import UserError
-from tests.helpers.files import rewritten
+from tests.helpers.files import rewrite
 from tests.helpers.runs import short_fit
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
@@ -51,7 +51,7 @@ def stranger(trained, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "odd_method.py").write_text(METHOD)
     (tmp_path / "prompts.safetensors").write_bytes((trained / "prompts.safetensors").read_bytes())
-    yield lambda change: rewritten(tmp_path / "prompts.safetensors", lambda tensors, header: change(header["model"]))
+    yield lambda change: rewrite(tmp_path / "prompts.safetensors", lambda tensors, header: change(header["model"]))
     sys.modules.pop("odd_method", None)
 
 
@@ -114,7 +114,7 @@ def test_a_file_not_written_by_a_run_is_rejected_in_one_line(trained, tmp_path, 
     if file == "config.yaml":
         (run / file).write_text(CONFIGS[name])
     else:
-        rewritten(run / file, lambda tensors, header: HEADERS[name](header["model"]))
+        rewrite(run / file, lambda tensors, header: HEADERS[name](header["model"]))
     before = sorted(path for path in tmp_path.rglob("*"))
     assert main(["test", f"--ckpt_path={run}"]) == 1
     errors = capsys.readouterr().err

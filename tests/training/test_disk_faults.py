@@ -25,7 +25,7 @@ def unbroken(tmp_path_factory):
 
 
 class Disk(FederationCallback):
-    """Fails to write files whose path contains ``kind``, from the third round on."""
+    """Fails to write files with ``kind`` in their path, from the third round on."""
 
     def __init__(self, patch, number, kind):
         self.patch = patch

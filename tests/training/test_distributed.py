@@ -15,7 +15,7 @@ from fedvlp.training.engine import balance_clients
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, run_metrics, run_tensors
-from tests.helpers.processes import finished
+from tests.helpers.processes import train_run
 from tests.helpers.toy_federation import Points
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -52,7 +52,7 @@ def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
     command = [*TORCHRUN, "-m", "tests.helpers.processes", str(tmp_path), "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, capture_output=True, env=environment, timeout=240)
-    expected = finished(tmp_path / "one").run_state
+    expected = train_run(tmp_path / "one").run_state
     for on_disk in (False, True):
         found, header = read_tensors(tmp_path / f"{on_disk}.safetensors")
         assert header["rows"] == run_metrics(expected)
@@ -61,7 +61,7 @@ def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
 
 @pytest.fixture
 def two_ranks(monkeypatch):
-    """Return a function that creates a fabric whose second rank sends a function of this rank's values."""
+    """Return a function that creates a fabric of two ranks. ``other`` maps this rank's values to the second's."""
 
     def make(other):
         strategy = GlooStrategy(limit=1.0)
@@ -96,7 +96,7 @@ def test_an_error_of_one_rank_ends_all_ranks(two_ranks):
 @pytest.mark.parametrize(
     ("own", "others", "any_of", "all_of"), [(True, [False], True, False), (True, [True], True, True)]
 )
-def test_processes_decide_together(own, others, any_of, all_of):
+def test_decisions_combine_the_votes_of_all_processes(own, others, any_of, all_of):
     processes = GlooStrategy(limit=1.0)
     processes.gather = lambda value: [value, *others]
     assert processes.reduce_boolean_decision(own, all=False) is any_of

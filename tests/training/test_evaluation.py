@@ -133,7 +133,7 @@ PERSONAL = {client: {"bias": torch.tensor(bias)} for client, bias in BIASES.item
 
 
 class WithOthers(Points):
-    """Points, some of which belong to no class."""
+    """Points with a split of images that belong to no class."""
 
     def out_of_distribution_splits(self):
         noise = points_split("held_out", "noise", None, [({"features": torch.eye(4)[2:]}, torch.tensor([-1, -1]))])

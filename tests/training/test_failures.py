@@ -15,7 +15,7 @@ from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks, noting
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks, make_callback
 
 GOOD = {"weight": torch.tensor([[1.0, -3.0, 2.0]]), "bias": torch.tensor([0.5])}
 
@@ -120,7 +120,7 @@ LACKING = r"Round 2, phase 'train': TrimmedMean needs uploads of 3 clients, got 
         ({"aggregation": TrimmedMean(share=0.4)}, UserError, LACKING),
     ],
 )
-def test_a_failure_that_ends_the_run_leaves_its_checkpoint(tmp_path, options, error, message):
+def test_a_failure_that_ends_the_run_keeps_the_last_checkpoint(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         fit_shared(tmp_path, Failing(), **options)
     (path,) = tmp_path.glob("run/*/checkpoints/*")
@@ -187,7 +187,7 @@ def test_if_every_client_fails_the_original_error_is_raised(tmp_path):
 
 def test_an_error_of_a_callback_ends_the_run(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        fit_shared(tmp_path, Linear(), callbacks=[noting(on_train_batch_end=lambda *_: 1 / 0)])
+        fit_shared(tmp_path, Linear(), callbacks=[make_callback(on_train_batch_end=lambda *_: 1 / 0)])
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_if_all_clients_diverge_the_run_ends(tmp_path):
         assert is_skipped
         found.append((phase.name, client.id, reason))
 
-    callback = noting(on_client_problem=note)
+    callback = make_callback(on_client_problem=note)
     with pytest.raises(UserError, match=r"Round 1, phase 'both': NaN or infinity on 3 of 3 clients, so training div"):
         federation(tmp_path, default_callbacks=False, callbacks=[callback]).fit(Diverging(), Points())
     others = [("both", client, "keeps NaN or infinity") for client in (1, 2)]

@@ -73,7 +73,7 @@ def test_hooks_are_called_in_the_documented_order(tmp_path):
     assert [*dict.fromkeys([*second.calls, "on_exception"])] == [name for name in HOOKS if name != "on_train_batch_end"]
 
 
-def test_the_page_lists_the_hooks_and_callbacks_of_the_code():
+def test_the_page_lists_all_hooks_and_rejected_callbacks():
     page = (Path(__file__).parents[2] / "docs" / "lightning.md").read_text(encoding="utf-8")
     hooks, refused = page.partition("| refused |")[::2]
     assert tuple(re.findall(r"^\| `(\w+)` \| .* \|$", hooks, re.MULTILINE)) == HOOKS
@@ -132,7 +132,7 @@ def test_misleading_or_ineffective_callbacks_are_rejected(callback, message, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_callbacks_that_work_are_accepted():
+def test_supported_callbacks_are_accepted():
     timer = Timer("00:01:00:00", interval="epoch")
     stopping = [EarlyStopping("validation", mode="max"), EarlyStopping("my_metric", strict=False)]
     check_callbacks([*stopping, timer, FederationCallback(), LambdaCallback(on_train_batch_end=print)])
@@ -158,7 +158,7 @@ def test_evaluation_accepts_callbacks_that_fit_rejects(tmp_path):
 
 
 def fitted(tmp_path, name, rounds, callbacks, ckpt_path=None, every=1):
-    """Fit a federation whose evaluations return ``SCORES``."""
+    """Fit a federation with ``SCORES`` as its evaluations."""
     all_callbacks = [*callbacks, *file_callbacks()["callbacks"]]
     run = federation(
         tmp_path, name=name, rounds=rounds, evaluate_every=every, default_callbacks=False, callbacks=all_callbacks

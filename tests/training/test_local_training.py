@@ -131,7 +131,7 @@ def test_every_group_is_scaled_unless_scheduled_is_false(tmp_path):
 NORM = 0.125
 
 
-def test_a_client_takes_clipped_steps(tmp_path):
+def test_local_steps_use_clipped_gradients(tmp_path):
     data = Points(clients=1)
     run = federation(tmp_path, rounds=1, gradient_clip_val=NORM, default_callbacks=False)
     after = run.fit(Linear(), data)
@@ -156,7 +156,7 @@ def test_add_ons_that_need_unchanged_gradients_reject_clipping(tmp_path):
 
 
 class Remembering(Linear):
-    """Two parameters in two phases with AdamW, whose state is kept per phase."""
+    """Two parameters in two phases, with a separate state of AdamW per phase."""
 
     def __init__(self, make=lambda parameters: torch.optim.AdamW(parameters, lr=0.1)):
         super().__init__()

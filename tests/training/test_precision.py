@@ -11,7 +11,7 @@ from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.routing import expert_shares, make_keys
 from tests.helpers.assertions import run_tensors
 from tests.helpers.images import CLASSES
-from tests.helpers.toy_federation import Linear, Points, federation, noting
+from tests.helpers.toy_federation import Linear, Points, federation, make_callback
 
 METHODS = {
     "promptfl": lambda clip: PromptFL(CLASSES, clip, prompt_length=2, kl_weight=1.0, templates=1),
@@ -83,7 +83,7 @@ def gradient_scales(tmp_path, spoil):
     scaler = torch.amp.GradScaler("cpu", growth_interval=2)
     run = federation(tmp_path, rounds=1, steps=2, default_callbacks=False)
     run.fabric = L.Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
-    run.add_callback(noting(on_train_batch_end=lambda *_: seen.append(scaler.get_scale())))
+    run.add_callback(make_callback(on_train_batch_end=lambda *_: seen.append(scaler.get_scale())))
     run.fit(Linear(), Points(clients=3, spoil=spoil))
     return seen
 

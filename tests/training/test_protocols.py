@@ -67,7 +67,7 @@ def part_of(data, name):
     return next(part for part in data.split_parts if part.name == name)
 
 
-def test_base_and_new_classes_and_their_harmonic_mean(clip, trained):
+def test_base_to_new_measures_both_halves_and_their_harmonic_mean(clip, trained):
     """CoOp's base-to-new: train on the first half, test each half with its own names, H = 2 b n / (b + n)."""
     method, data, federation, row = trained(PromptFL, "base_to_new", test_fraction=0.3)
     state = federation.run_state.server.deployed
@@ -86,7 +86,7 @@ def test_base_and_new_classes_and_their_harmonic_mean(clip, trained):
     assert base != new
 
 
-def test_new_classes_on_a_held_out_domain(clip, trained):
+def test_new_classes_are_measured_on_a_held_out_domain(clip, trained):
     method, data, federation, row = trained(PromptFL, "new_classes_and_domains", held_out="paint")
     assert [client.name for client in data.clients] == ["ink", "photo"]
     judge = rebuild(method, NEW, clip, federation.run_state.server.deployed)
@@ -107,7 +107,7 @@ def perturb(personal):
     return noisy
 
 
-def test_personal_models_on_own_images_and_the_worst_client(clip, trained):
+def test_personal_and_global_models_are_measured_on_each_clients_images(clip, trained):
     options = {"test_fraction": 0.3, "partition": Dirichlet(3, 0.7, min_examples=12)}
     method, data, federation, _ = trained(FedPGP, "personal", **options)
     deployed, personal = federation.run_state.server.deployed, perturb(federation.run_state.personal)
@@ -128,7 +128,7 @@ def test_personal_models_on_own_images_and_the_worst_client(clip, trained):
     assert own != shared
 
 
-def test_another_data_set_has_its_own_class_names(clip, trained):
+def test_another_data_set_is_measured_with_its_own_class_names(clip, trained):
     target = OtherNames(cache_dir=None, test_fraction=0.5)
     method, _, federation, row = trained(PromptFL, "cross_dataset", targets=(target,))
     judge = rebuild(method, target.class_names, clip, federation.run_state.server.deployed)
@@ -145,7 +145,7 @@ def test_a_target_with_the_same_classes_needs_no_rebuilt_method(trained):
     assert "transfer/SixClasses" in row
 
 
-def test_clients_own_classes(clip, trained):
+def test_local_accuracy_uses_only_a_clients_classes(clip, trained):
     """FedTPG's local accuracy uses only a client's classes. Its harmonic mean covers local, base and new."""
     options = {"test_fraction": 0.3, "class_split": "client", "partition": FewClasses(2, 2)}
     method, data, federation, row = trained(PromptFL, "base_to_new", **options)

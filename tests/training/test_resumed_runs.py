@@ -14,7 +14,7 @@ from fedvlp.training.add_ons.moon import MOON
 from fedvlp.training.add_ons.scaffold import Scaffold
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.interruptions import Interrupted
-from tests.helpers.toy_federation import PersonalBias, Points, federation, noting
+from tests.helpers.toy_federation import PersonalBias, Points, federation, make_callback
 
 ALL_CLIENTS = {"cohort_size": None, "rounds": 4}
 CASES = {
@@ -47,7 +47,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, name):
     whole = make("whole")
     whole.fit(PersonalBias(), Points())
     broken = make("broken")
-    broken.add_callback(noting(on_phase_end=stop))
+    broken.add_callback(make_callback(on_phase_end=stop))
     with pytest.raises(Interrupted):
         broken.fit(PersonalBias(), Points())
     resumed = make("broken")

@@ -10,7 +10,7 @@ from fedvlp.training import round as one_round
 from fedvlp.training.cohort import sample_cohort
 from fedvlp.training.round import local_metrics
 from fedvlp.utils.seeding import derive_seed
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, make_callback
 
 
 class LoaderRecorder(Points):
@@ -63,7 +63,7 @@ def test_cohorts_depend_on_seed_and_round_and_are_shared_by_phases(tmp_path):
     def end(federation, task, server, updates):
         calls.append((task.phase.name, task.round, server.round, [update.client.id for update in updates]))
 
-    callback = noting(on_round_start=start, on_phase_end=end)
+    callback = make_callback(on_round_start=start, on_phase_end=end)
     federation(tmp_path, rounds=3, seed=5, cohort_size=3, callbacks=[callback]).fit(PersonalBias(), data)
     assert cohorts == [sample_cohort(data.clients, 3, derive_seed(5, number)) for number in range(3)]
     expected = []

@@ -1,4 +1,4 @@
-"""A simulation in which the server sees only the sum of all updates, and the options that it excludes."""
+"""Simulated secure sums: the server sees only the sum of all updates, which excludes some options."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ from fedvlp.training.add_ons.fed_nova import FedNova
 from fedvlp.training.add_ons.fed_prox import FedProx
 from fedvlp.training.secure_sum import sum_threshold
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Points, federation, noting
+from tests.helpers.toy_federation import Linear, Points, federation, make_callback
 
 
 def trained(tmp_path, data=None, **options):
     """Train, and return the run and each phase's server state and updates."""
     phases = []
-    callback = noting(on_phase_end=lambda _, task, server, updates: phases.append((server, updates)))
+    callback = make_callback(on_phase_end=lambda _, task, server, updates: phases.append((server, updates)))
     run = federation(tmp_path, default_callbacks=False, callbacks=[callback], **options)
     run.fit(Linear(), data or Points(5))
     return run, phases
@@ -68,7 +68,7 @@ def test_the_order_of_clients_changes_no_bit(tmp_path):
 
 
 class Failing(Points):
-    """Points whose first client fails to load its data."""
+    """Points with a first client that fails to load its data."""
 
     def train_dataloader(self, client=None, seed=None):
         if client.id == 0:

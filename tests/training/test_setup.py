@@ -13,7 +13,7 @@ from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.setup import bfloat16_instructions, check_writable, choose_precision, shorten_splits
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, make_callback
 
 
 class TrainsNever(Linear):
@@ -166,7 +166,7 @@ def test_fast_dev_run_takes_one_step_and_saves_nothing(tmp_path, capsys):
 
     logger = CSVLogger(tmp_path / "logs")
     run = federation(
-        tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=noting(on_train_batch_end=note), logger=logger
+        tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=make_callback(on_train_batch_end=note), logger=logger
     )
     run.fit(PersonalBias(), Points(clients=2))
     assert steps == [(0, 0), (1, 0)] * 2  # two phases

@@ -22,7 +22,7 @@ from tests.helpers.single_domain_trees import (
     coop,
     flowers102,
     food101,
-    images_of,
+    list_images,
     without_split,
 )
 
@@ -55,7 +55,7 @@ def test_a_data_set_is_the_same_images_in_every_layout(load, lay_out, small_file
 
 @pytest.mark.parametrize("name", [name for name in FILE_LAYOUTS if FILE_LAYOUTS[name].split_file])
 def test_coops_split(lay_out, name):
-    class_and_number = {image.path.rsplit("/")[-1]: (image.class_name, image.number) for image in images_of(name)}
+    class_and_number = {image.path.rsplit("/")[-1]: (image.class_name, image.number) for image in list_images(name)}
     files = read_manifest(lay_out(f"{name} CoOp"), BY_NAME[name]).files[name]
     for role, numbers in zip(("train", "validation", "test"), COOP_PARTS.values(), strict=True):
         of_role = [file for file in files if file.role == role]

@@ -15,7 +15,7 @@ from fedvlp.testing import check_data
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_layouts import LAYOUTS
-from tests.helpers.benchmark_trees import kfold, names_of, plain_tree, write_images
+from tests.helpers.benchmark_trees import kfold, list_paths, plain_tree, write_images
 from tests.helpers.family_trees import FAMILY
 from tests.helpers.single_domain_trees import without_split
 
@@ -172,7 +172,7 @@ def test_copies_across_domains_are_refused_of_no_published_data_set(load, tmp_pa
 def test_classes_without_images_are_named_unless_they_are_published_gaps(load, tmp_path, lay_out):
     with pytest.raises(UserError, match=r"Expected the 7 classes of PACS.*no domain has elephant, guitar"):
         load("PACS", lay_out("PACS original"), allow_missing_classes=False).prepare_data()
-    paths = chain.from_iterable(names_of("DomainNet").values())
+    paths = chain.from_iterable(list_paths("DomainNet").values())
     write_images(tmp_path / "net", [path for path in paths if not path.startswith("painting/t-shirt")])
     load("DomainNet", tmp_path / "net").prepare_data()
     root = without_split("EuroSAT", "eurosat")(tmp_path / "sat")

@@ -8,8 +8,8 @@ import pytest
 from fedvlp.core.predictions import Predictions, interval, resample
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.compare.printing import table_text
-from fedvlp.tools.compare.tables import add_intervals, tables
-from tests.helpers.predictions import chosen, draw
+from fedvlp.tools.compare.tables import tables, with_intervals
+from tests.helpers.predictions import draw, select_images
 from tests.helpers.records import make_record
 
 SEEDS = (0, 1)
@@ -74,7 +74,7 @@ def test_images_are_drawn_with_the_predictions_of_all_seeds(write):
 def test_missing_or_mismatching_predictions_have_no_interval(write):
     missing = row_intervals(write(lambda domain, seed: None if (domain, seed) == ("photo", 1) else drawn(domain, seed)))
     assert missing["last"].keys() == {"sketch"}
-    shuffled = chosen(drawn("photo", 1), np.arange(120)[::-1])
+    shuffled = select_images(drawn("photo", 1), np.arange(120)[::-1])
     other = row_intervals(
         write(lambda domain, seed: shuffled if (domain, seed) == ("photo", 1) else drawn(domain, seed))
     )

@@ -9,8 +9,8 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.utils.errors import UserError
+from tests.helpers.plain_training import RATE, Hard, Whole, federation, gradient, loss
 from tests.helpers.toy_federation import Linear, points_split
-from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss
 
 STEP = 0.6
 
@@ -59,7 +59,7 @@ def test_weights_match_the_paper(tmp_path, centered):
 
 
 class FixedAccuracy(Whole):
-    """Clients with 20 validation images each, of which a zero matrix classifies a fixed number correctly."""
+    """Clients with 20 validation images each. A zero matrix classifies a fixed number of them correctly."""
 
     right = {100: 16, 101: 15, 102: 18}  # noqa: RUF012
 

@@ -8,8 +8,8 @@ from fedvlp.training.add_ons.base import ServerRound
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.fed_nova import FedNova
 from fedvlp.training.add_ons.fed_prox import FedProx
+from tests.helpers.plain_training import RATE, Whole, federation, gradient, shares
 from tests.helpers.toy_federation import Linear, Points
-from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
 
 MOMENTUM = 0.8
 
@@ -78,7 +78,7 @@ def test_stragglers_count_by_their_images(tmp_path):
     """A client's direction is weighted by its images, not by its steps. The gradients are constant."""
 
     class Constant(Linear):
-        """Each client's loss has a constant gradient in a direction of its own."""
+        """Each client's loss has a constant gradient in its own direction."""
 
         def training_step(self, batch, batch_idx):
             return self.weight[self.context.client.id].sum()
