@@ -17,7 +17,7 @@ from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.tools.export.export import ExportedClassifier, example_images
 from fedvlp.utils.plugins import plugin_configs, registered_classes
 from tests.helpers.documents import BRIEF, ROOT, Document
-from tests.helpers.plugins import add_to_path, install
+from tests.helpers.plugins import install, on_the_path
 
 TEMPLATE = ROOT / "examples" / "plugin"
 PROJECT = (TEMPLATE / "pyproject.toml").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def entry_points(text: str) -> dict[str, dict[str, str]]:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The template as an installer leaves it: its files, and the metadata that its pyproject.toml says."""
-    with add_to_path(tmp_path_factory.mktemp("site")) as site:
+    with on_the_path(tmp_path_factory.mktemp("site")) as site:
         shutil.copytree(TEMPLATE / "src" / "my_prompts", site / "my_prompts")
         install(site, "my-prompts", "0.1.0", entry_points(PROJECT), {})
         yield site

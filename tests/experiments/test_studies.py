@@ -16,7 +16,7 @@ from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
 from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from fedvlp.utils.errors import UserError
-from tests.helpers.stand_in import run_in_process
+from tests.helpers.stand_in import make_here
 from tests.helpers.study_runs import finish, parsed
 
 STUDIES = [load_study(name) for name in study_names()]
@@ -64,7 +64,7 @@ def test_comments_in_a_config_do_not_change_the_runs_name(tmp_path, monkeypatch)
 
 
 def test_runs_are_made_once_and_go_on(setting, capsys, monkeypatch):
-    monkeypatch.setattr("experiments.runs.run_jobs", run_in_process)
+    monkeypatch.setattr("experiments.runs.run_jobs", make_here)
     run = StudyRun("promptfl", "photo", 0, setting)
     wrong = StudyRun("promptfl", "nowhere", 0, setting)
     with pytest.raises(RuntimeError, match=r"1 of 2 runs failed: .*nowhere-0"):

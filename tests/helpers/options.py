@@ -10,7 +10,7 @@ from fedvlp.runs.descriptions import remove_clip_source
 from fedvlp.utils.digests import constructor_arguments
 
 
-def list_options(kind: type) -> list[str]:
+def options_of(kind: type) -> list[str]:
     """List the names of a class's options, including options passed through ``**options``."""
     return list(constructor_arguments(kind))
 
@@ -29,7 +29,7 @@ def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
     return default + 3 if isinstance(default, int) else default * 0.75 + 0.015625
 
 
-def list_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """List the names of the differences that a resume finds between two runs' descriptions."""
     return {line.partition(":")[0] for line in differences(comparable(one), comparable(other))}
 

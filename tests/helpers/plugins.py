@@ -37,7 +37,7 @@ def install(
 
 
 @contextmanager
-def add_to_path(site: Path) -> Iterator[Path]:
+def on_the_path(site: Path) -> Iterator[Path]:
     """Make a folder importable within the block, and forget its single-file modules afterwards.
 
     Packages with folders stay imported and need a different name in each test: the parser searches all existing

@@ -34,7 +34,7 @@ def fake_run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run_in_process(
+def make_here(
     jobs: Sequence[Job], workers: int, report: Callable[[Job, Status], None], devices: Sequence[str] = ()
 ) -> None:
     """Run the jobs of a sweep sequentially in this process."""

@@ -53,6 +53,6 @@ def test_every_method_satisfies_the_contract(config, image_root, tmp_path):
 
 
 @pytest.mark.parametrize("config", sorted({*METHODS} - KINDS - EQUIVALENT))
-def test_equal_kinds_of_methods_pass_the_brief_checks(config, image_root, tmp_path):
+def test_other_methods_pass_the_brief_checks(config, image_root, tmp_path):
     brief = [check for check in checks.METHOD_CHECKS if check not in TRAINING]
     check_config(config, brief, image_root, tmp_path, *SELDOM, NO_FILES)

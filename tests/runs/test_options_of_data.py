@@ -12,7 +12,7 @@ from fedvlp.data import ArrayImages, FederatedDataModule, FewClasses
 from fedvlp.data.partition import Shards
 from fedvlp.runs.descriptions import describe_run
 from fedvlp.training.options import RunOptions
-from tests.helpers.options import list_differences, list_options, other_value, record
+from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear
 
 OPTIONS = RunOptions(3, 0, "32-true")
@@ -111,18 +111,18 @@ OF_PROTOCOLS = {
 def test_a_run_resumes_and_is_compared_only_with_the_same_protocol(name):
     data = [FiveClasses(**options) for options in OF_PROTOCOLS[name]]
     one, other = (describe_run(Linear(), each, (), OPTIONS.describe()) for each in data)
-    assert list_differences(one, other) == {"split"} | ({"protocol"} if name != "targets" else set())
+    assert different(one, other) == {"split"} | ({"protocol"} if name != "targets" else set())
     rows = [record(run, each.describe()) for run, each in zip((one, other), data, strict=True)]
     assert rows[0].settings == rows[1].settings
     assert rows[0].key != rows[1].key
 
 
-@pytest.mark.parametrize("name", [name for name in list_options(FederatedDataModule) if name not in OF_PROTOCOLS])
+@pytest.mark.parametrize("name", [name for name in options_of(FederatedDataModule) if name not in OF_PROTOCOLS])
 def test_a_run_resumes_and_is_compared_only_with_the_same_option(name):
     one, one_data = described()
     other, other_data = described(**{name: other_value(FederatedDataModule, name, VALUES)})
     expected = set() if name in NOT_COMPARED else WHERE[name]
-    assert list_differences(one, other) == expected
+    assert different(one, other) == expected
     rows = record(one, of_one), record(other, of_other)
     assert (rows[0].settings != rows[1].settings) == (name in OTHER_ROW)
     assert (rows[0].key != rows[1].key) == (name not in OTHER_ROW and name not in SAME_TABLE)

@@ -13,7 +13,7 @@ from fedvlp.training.add_ons.fed_prox import FedProx
 from fedvlp.training.local_training import CosineDecay, ExponentialDecay, LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Server
 from fedvlp.utils.digests import from_jsonable, to_jsonable
-from tests.helpers.options import list_differences, list_options, other_value, record
+from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 
 OPTIONS = RunOptions(3, 0, "32-true")
@@ -37,11 +37,11 @@ def describe(options):
     return describe_run(Linear(), Points(), (), options.describe())
 
 
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in list_options(GROUPS[group])])
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in options_of(GROUPS[group])])
 def test_a_run_resumes_only_with_the_same_option(group, name):
     value = other_value(GROUPS[group], name, VALUES)
     one, other = (describe(each) for each in (OPTIONS, replace(OPTIONS, **{group: GROUPS[group](**{name: value})})))
-    assert list_differences(one, other) == (set() if name in CHANGE_NOTHING else {f"training.{group}.{name}"})
+    assert different(one, other) == (set() if name in CHANGE_NOTHING else {f"training.{group}.{name}"})
     assert (record(one).settings == record(other).settings) == (name in CHANGE_NOTHING)
 
 
@@ -49,8 +49,8 @@ def test_rows_of_a_table_differ_in_precision_but_not_in_seed():
     base, seed, precision = (
         describe(replace(OPTIONS, **each)) for each in ({}, {"seed": 4}, {"precision": "16-mixed"})
     )
-    assert list_differences(base, seed) == {"training.seed"}
-    assert list_differences(base, precision) == {"training.precision"}
+    assert different(base, seed) == {"training.seed"}
+    assert different(base, precision) == {"training.precision"}
     assert record(base).settings == record(seed).settings != record(precision).settings
 
 
@@ -58,7 +58,7 @@ def test_rows_of_a_table_differ_in_precision_but_not_in_seed():
 def test_the_number_of_rounds_may_change_unless_training_depends_on_it(local):
     longer = [replace(OPTIONS, rounds=9, local=LocalTraining(**each)) for each in ({}, local)]
     shorter = [replace(options, rounds=3) for options in longer]
-    found = [list_differences(describe(one), describe(other)) for one, other in zip(shorter, longer, strict=True)]
+    found = [different(describe(one), describe(other)) for one, other in zip(shorter, longer, strict=True)]
     assert found == [set(), {"training.rounds"}]
 
 

@@ -10,14 +10,14 @@ from fedvlp import PromptFL
 from fedvlp.utils import plugins
 from fedvlp.utils.config_files import find_config
 from fedvlp.utils.errors import UserError
-from tests.helpers.plugins import add_to_path, install
+from tests.helpers.plugins import install, on_the_path
 
 METHOD = "from fedvlp import PromptFL\nclass {}(PromptFL):\n    pass\n"
 
 
 @pytest.fixture
 def site(tmp_path):
-    with add_to_path(tmp_path / "site") as folder:
+    with on_the_path(tmp_path / "site") as folder:
         yield folder
 
 

@@ -10,8 +10,8 @@ from fedvlp.commands.cli import main
 from fedvlp.tools.sweep.methods import parse_methods, visible_devices
 from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from fedvlp.utils.files import locked
-from tests.helpers.plugins import add_to_path, install
-from tests.helpers.stand_in import run_in_process
+from tests.helpers.plugins import install, on_the_path
+from tests.helpers.stand_in import make_here
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "experiments" / "sweeps").glob("*.yaml"))
 
@@ -30,7 +30,7 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(short_run, tmp_path, 
     command = ["sweep", *short_run, *own, f"--output={output}"]  # options with a dot are passed to each fit
 
     def stop_after_one(jobs, workers, report, devices):
-        run_in_process(jobs[:1], workers, report)
+        make_here(jobs[:1], workers, report)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", stop_after_one)
@@ -40,7 +40,7 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(short_run, tmp_path, 
     assert len(before) == 1
     assert states(output) == {"zero_shot": ["done"], "promptfl": ["waiting"]}
 
-    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", run_in_process)
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"2 runs in {output}, 1 of them missing; 1 at a time" in printed
@@ -52,7 +52,7 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(short_run, tmp_path, 
 
 
 def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", run_in_process)
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     file = tmp_path / "sweep.yaml"
     model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
     content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": short_run}
@@ -135,7 +135,7 @@ def test_a_plugins_method_is_swept(short_run, tmp_path, capsys):
     """The plugin is imported only when the sweep names its method."""
     config = tmp_path / "mine.yaml"
     config.write_text("model:\n  class_path: Octant\n")
-    with add_to_path(tmp_path / "site") as site:
+    with on_the_path(tmp_path / "site") as site:
         files = {"octant_one.py": "from fedvlp import PromptFL\nclass Octant(PromptFL):\n    pass\n"}
         install(site, "octant-one", "0.4", {"fedvlp.methods": {"Octant": "octant_one:Octant"}}, files)
         selected = [f"--models={config}", "--config=data/folders", "--held_out=photo", "--seeds=0", "--dry_run"]

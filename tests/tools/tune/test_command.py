@@ -10,12 +10,12 @@ from fedvlp.tools.compare.tables import tables
 from fedvlp.tools.sweep.jobs import Status
 from fedvlp.tools.tune.choice import Choice
 from tests.helpers.records import make_record, write_summary
-from tests.helpers.stand_in import run_in_process
+from tests.helpers.stand_in import make_here
 
 
 @pytest.fixture
 def command(more, monkeypatch):
-    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", run_in_process)
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     axes = ["--models=promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
     return ["tune", "--config=data/folders", *axes, *short_run]
 
