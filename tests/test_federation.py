@@ -142,7 +142,7 @@ def test_the_chosen_aggregator_replaces_the_mean(tmp_path):
     assert not torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Linear(), Points()).shared["weight"])
 
 
-def printed_config(capsys, *options):
+def print_config(capsys, *options):
     with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config=quickstart", *options, "--print_config"])
     assert stopped.value.code == 0
@@ -150,11 +150,11 @@ def printed_config(capsys, *options):
 
 
 def test_the_command_line_accepts_short_names_of_aggregators(capsys):
-    text = printed_config(capsys, "--trainer.server.aggregation=TrimmedMean", "--trainer.server.aggregation.share=0.34")
+    text = print_config(capsys, "--trainer.server.aggregation=TrimmedMean", "--trainer.server.aggregation.share=0.34")
     assert "class_path: fedvlp.TrimmedMean" in text
     assert "share: 0.34" in text
     options = ["--trainer.server.aggregation=NormClipping", "--trainer.server.aggregation.max_norm=2"]
-    text = printed_config(
+    text = print_config(
         capsys, *options, "--trainer.server.aggregation.inner=Krum", "--trainer.server.aggregation.inner.byzantine=1"
     )
     assert text.index("fedvlp.NormClipping") < text.index("fedvlp.Krum") < text.index("byzantine: 1")

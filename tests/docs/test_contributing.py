@@ -14,7 +14,7 @@ import pytest
 
 from fedvlp.commands import cli
 from fedvlp.commands.cli import main
-from tests.helpers.documents import ROOT, Document, brief, shortened
+from tests.helpers.documents import ROOT, Document, brief, shorten_training
 
 GUIDE = Document(ROOT / "CONTRIBUTING.md")
 PAGES = {path.stem: Document(path) for path in sorted((ROOT / "docs" / "contributing").glob("*.md"))}
@@ -103,7 +103,7 @@ def test_a_new_class_is_one_file_of_forty_lines(name, file):
 def test_the_callback_writes_the_table_of_its_page(desk):
     page = PAGES["callback"]
     follow(page, desk)
-    exec(shortened(page.files()["use_norms.py"]), {})
+    exec(shorten_training(page.files()["use_norms.py"]), {})
     tables = list((desk / "runs").glob("*/*/update_norms.csv"))
     assert len(tables) == 3
     for table in tables:

@@ -14,7 +14,7 @@ import fedvlp
 from fedvlp.commands.cli import COMMANDS, main
 from fedvlp.federation import Federation
 from tests.helpers.desk import OWN_IMAGES
-from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT, shortened
+from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT, shorten_training
 from tests.helpers.page_commands import PARSED_ONLY, fedvlp_lines, is_run, lines, parses, run
 
 OURS = fedvlp_lines()
@@ -75,7 +75,7 @@ def test_python_runs_from_top_to_bottom(name, desk):
     page = FOLLOWED[name]
     names: dict[str, object] = {"__name__": "__main__"}
     for code in page.blocks("python"):
-        compiled = compile(shortened(code), name, "exec")
+        compiled = compile(shorten_training(code), name, "exec")
         if name not in NOT_RUN and code not in page.files().values():
             desk.fetch_all(re.findall(r'"(runs/[^"]+)"', code))
             exec(compiled, names)

@@ -30,7 +30,7 @@ SHORTER = {
 }
 
 
-def shortened(code: str) -> str:
+def shorten_training(code: str) -> str:
     """Shorten the training in a page's Python code."""
     for long, short in SHORTER.items():
         code = code.replace(long, short)

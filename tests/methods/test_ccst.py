@@ -74,7 +74,7 @@ def test_a_clients_style_covers_all_its_images(clip, images):
 
 
 def test_a_client_without_other_styles_fine_tunes(clip, images):
-    alone, plain = CCST(CLASSES, 4, clip), FineTuning(CLASSES, clip)
-    begin(alone, 2)
-    assert torch.equal(alone.training_step((images, LABELS), 0), plain.training_step((images, LABELS), 0))
-    torch.testing.assert_close(alone(images), plain(images))
+    method, plain = CCST(CLASSES, 4, clip), FineTuning(CLASSES, clip)
+    begin(method, 2)
+    assert torch.equal(method.training_step((images, LABELS), 0), plain.training_step((images, LABELS), 0))
+    torch.testing.assert_close(method(images), plain(images))

@@ -51,8 +51,8 @@ def classifier(method, features, labels, parts):
 def ncm(x, y, texts):
     rows = []
     for label, text in enumerate(texts):
-        of_class = [x[i] for i in range(len(x)) if y[i] == label]
-        mean = sum(of_class) / len(of_class) if of_class else text
+        features = [x[i] for i in range(len(x)) if y[i] == label]
+        mean = sum(features) / len(features) if features else text
         row = mean / mean.norm() + 0.7 * text
         rows.append(row / row.norm())
     return torch.stack(rows)
@@ -80,7 +80,7 @@ def discriminants(x, y, texts, scale, shrinkage):
     return torch.stack(rows), torch.stack([-(mean @ precision @ mean) / 2 for mean in means])
 
 
-def made(kind, clip, **options):
+def make(kind, clip, **options):
     clients = {"num_clients": 5} if kind in (Fed3R, FedGDA) else {}
     return kind(NAMES, clip=clip, text_weight=0.7, **clients, **options)
 
@@ -88,7 +88,7 @@ def made(kind, clip, **options):
 @pytest.mark.parametrize(("kind", "options", "slow"), [(FedNCM, {}, ncm), (Fed3R, {"ridge": 0.3}, ridge)])
 def test_the_classifier_equals_one_of_all_pooled_images(clip, kind, options, slow):
     features, labels = images(40)
-    method = made(kind, clip, **options)
+    method = make(kind, clip, **options)
     found = classifier(method, features, labels, partition(40, 5, seed=1))
     expected = slow(F.normalize(features.double(), dim=-1), labels, method.text_features.double())
     torch.testing.assert_close(found["weight"].double(), expected, rtol=1e-4, atol=1e-5)
@@ -97,7 +97,7 @@ def test_the_classifier_equals_one_of_all_pooled_images(clip, kind, options, slo
 @pytest.mark.parametrize("shrinkage", [None, 0.2])
 def test_gaussian_discriminants_equal_those_of_pooled_images(clip, shrinkage):
     features, labels = images(40)
-    method = made(FedGDA, clip, shrinkage=shrinkage)
+    method = make(FedGDA, clip, shrinkage=shrinkage)
     found = classifier(method, features, labels, partition(40, 5, seed=1))
     share = WIDTH / (39 + WIDTH) if shrinkage is None else shrinkage
     x = F.normalize(features.double(), dim=-1)
@@ -110,16 +110,16 @@ def test_gaussian_discriminants_equal_those_of_pooled_images(clip, shrinkage):
 def test_fed_cof_matches_the_paper(clip):
     features, labels = images(60)
     parts = partition(60, 5, seed=2)
-    method = made(FedCOF, clip, shrinkage=0.02)
+    method = make(FedCOF, clip, shrinkage=0.02)
     x = F.normalize(features.double(), dim=-1)
     gram = 60 * torch.outer(x.mean(0), x.mean(0))
     for label in range(len(NAMES)):
-        of_class = x[labels == label]
+        class_features = x[labels == label]
         means = [x[part][labels[part] == label] for part in parts]
-        moves = [(len(mean) ** 0.5) * (mean.mean(0) - of_class.mean(0)) for mean in means if len(mean)]
+        moves = [(len(mean) ** 0.5) * (mean.mean(0) - class_features.mean(0)) for mean in means if len(mean)]
         spread = sum(torch.outer(move, move) for move in moves)
         covariance = spread / (len(moves) - 1) + 0.02 * torch.eye(WIDTH)
-        gram += (len(of_class) - 1) * covariance
+        gram += (len(class_features) - 1) * covariance
     solution = torch.stack([torch.linalg.inv(gram) @ x[labels == label].sum(0) for label in range(len(NAMES))])
     expected = F.normalize(solution, dim=-1) + 0.7 * method.text_features.double()
     found = classifier(method, features, labels, parts)
@@ -129,7 +129,7 @@ def test_fed_cof_matches_the_paper(clip):
 @pytest.mark.parametrize("kind", [FedNCM, Fed3R, FedGDA])
 def test_any_partition_of_the_images_gives_the_same_classifier(clip, kind):
     features, labels = images(50)
-    method = made(kind, clip)
+    method = make(kind, clip)
     logits = []
     for seed in range(10):
         method.load_state(classifier(method, features, labels, partition(50, 5, seed)))
@@ -141,7 +141,7 @@ def test_any_partition_of_the_images_gives_the_same_classifier(clip, kind):
 @pytest.mark.parametrize("kind", [FedNCM, Fed3R, FedCOF])
 def test_a_class_without_images_keeps_its_text_feature(clip, kind):
     features, labels = images(40, classes=(0, 2, 3))
-    method = made(kind, clip)
+    method = make(kind, clip)
     found = classifier(method, features, labels, partition(40, 5, seed=3))
     row = F.normalize(found["weight"][1], dim=-1)
     torch.testing.assert_close(row, method.text_features[1])
@@ -151,5 +151,5 @@ def test_a_class_without_images_keeps_its_text_feature(clip, kind):
 @pytest.mark.parametrize("kind", [FedNCM, Fed3R, FedGDA, FedCOF])
 def test_before_the_first_round_it_is_zero_shot_clip(clip, kind):
     features, _ = images(5)
-    method = made(kind, clip)
+    method = make(kind, clip)
     torch.testing.assert_close(method({"features": features}), method.baseline()({"features": features}))

@@ -42,7 +42,7 @@ def begin(module, domain=0):
     return module
 
 
-def assigned(module, images):
+def find_domains(module, images):
     """Find the Q-prompt's domain for each image under its true class, one image at a time."""
     features = F.normalize(module.precompute(images)["features"], dim=-1)
     found = []
@@ -67,7 +67,7 @@ def test_loss_is_the_sum_of_its_parts(make, images):
     features = module.precompute(images)["features"]
     scale = module.clip.logit_scale
     texts = module.domain_text
-    domains = assigned(module, images)
+    domains = find_domains(module, images)
     own = domain_terms(
         features, LABELS, domains, texts.encode_with_domain_prompts(module.domain_prompts), texts.handwritten, scale
     )
@@ -82,7 +82,7 @@ def test_loss_is_the_sum_of_its_parts(make, images):
 
 def test_prompts_of_domains_without_images_do_not_change(make, images):
     module = begin(make())
-    domains = assigned(module, images)
+    domains = find_domains(module, images)
     chosen = set(domains.tolist())
     assert 0 < len(chosen) < 3, "the images of this test should leave one domain without images"
     moved = optimizer_step(module, images)

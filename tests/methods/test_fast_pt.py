@@ -78,10 +78,10 @@ def slow_domain_loss(method, features):
     shared = method.global_prompt.detach()
     own = method.domain_prompts[OWN]
     total = slow_cross_entropy(method.clip, features, slow_texts(method.clip, torch.cat([shared, own])), LABELS)
-    alone = slow_texts(method.clip, own)
+    own_texts = slow_texts(method.clip, own)
     words = slow_words(method.clip, "a oil paint of a {}")
-    to_words = sum(cosine(one, other) for one, other in zip(alone, words, strict=True)) / len(CLASSES)
-    to_shared = sum(map(cosine, alone, slow_texts(method.clip, shared))) / len(CLASSES)
+    to_words = sum(cosine(one, other) for one, other in zip(own_texts, words, strict=True)) / len(CLASSES)
+    to_shared = sum(map(cosine, own_texts, slow_texts(method.clip, shared))) / len(CLASSES)
     return total - torch.log(to_words.exp() / (to_words.exp() + to_shared.exp()))
 
 

@@ -42,15 +42,15 @@ def reference_prompts(former, patches, texts):
     size = width // former.attention.num_heads
     heads = []
     for head in range(former.attention.num_heads):
-        of_query, of_key, of_value = (
+        query_rows, key_rows, value_rows = (
             slice(part * width + head * size, part * width + (head + 1) * size) for part in range(3)
         )
-        query = queries @ weight[of_query].T + bias[of_query]
-        scores = [query @ (weight[of_key] @ key + bias[of_key]) / size**0.5 for key in keys]
+        query = queries @ weight[query_rows].T + bias[query_rows]
+        scores = [query @ (weight[key_rows] @ key + bias[key_rows]) / size**0.5 for key in keys]
         shares = torch.stack(scores).softmax(0)
         heads.append(
             sum(
-                share[:, None] * (weight[of_value] @ value + bias[of_value])
+                share[:, None] * (weight[value_rows] @ value + bias[value_rows])
                 for share, value in zip(shares, values, strict=True)
             )
         )

@@ -10,7 +10,7 @@ LABELS = torch.tensor([2, 0, 1, 2])
 
 
 def make(clip, **options):
-    """Create a method with trained-like deviations and class parameters."""
+    """Create a method with random deviations and class parameters, as after training."""
     torch.manual_seed(5)
     module = FedSR(CLASSES, clip, **options)
     with torch.no_grad():

@@ -29,7 +29,7 @@ def make_clip(kind, **more):
     config = {"embed_dim": 24, "vision_cfg": CONFIGS[kind], "text_cfg": TEXT, **more}
     clip = CLIP(build_model(config), open_clip.SimpleTokenizer(context_length=77), config)
     torch.manual_seed(1)
-    for module in clip.model.modules():  # like after training, because the last norm of each block starts at zero
+    for module in clip.model.modules():  # like a trained model: initially, the last norm of each block is zero
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.running_mean, std=0.2)

@@ -79,5 +79,5 @@ def test_loss_and_gradients_match_the_paper(module, images):
 
 def test_predictions_depend_on_neither_domain_nor_batch(module, images):
     together = module({"images": images, "domain": torch.tensor(OF)})
-    alone = torch.cat([module(image[None]) for image in images])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+    separate = torch.cat([module(image[None]) for image in images])
+    torch.testing.assert_close(together, separate, rtol=1e-4, atol=1e-4)

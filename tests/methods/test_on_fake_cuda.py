@@ -26,8 +26,8 @@ GIVEN = {"class_names": ["red", "pale blue", "green"], "domains": ["ink", "paint
 CLUSTERS = {"prepare": "clustering checks whether it has converged"}
 NEED_VALUES = {
     "ccst": {"train": "the other clients are those whose slots are filled"},
-    "diprompt": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
-    "diprompt_labels": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
+    "diprompt": {"train": "only prompts of the domains in a batch are encoded with gradients"},
+    "diprompt_labels": {"train": "only prompts of the domains in a batch are encoded with gradients"},
     "elcfs": {"train": "the other clients are those whose slots are filled"},
     "fed_apt": {"evaluate": "each distinct mixture of keys is encoded once"},
     "hcvp": {"train": "vectors without a positive are ignored"},

@@ -83,18 +83,18 @@ def make_server(*values):
     )
 
 
-def lent(pool, server, client):
+def borrow(pool, server, client):
     return pool.broadcast(server, Client(client, 0, 5))["nonlocal_prompts"].flatten().tolist()
 
 
 def test_the_server_lends_the_nearest_prompts():
     server = make_server(5.0, 1.0, None, 9.5, 6.0)
     pool = ExpertPool(2, Slots("client", 5))
-    assert lent(pool, server, 0) == [6.0, 1.0]
-    assert lent(pool, server, 1) == [5.0, 6.0]
-    assert lent(pool, server, 3) == [6.0, 5.0]
-    assert lent(pool, server, 2) == [0.0, 0.0], "a client that has not uploaded borrows nothing"
-    assert lent(ExpertPool(4, Slots("client", 5)), server, 4) == [5.0, 9.5, 1.0, 0.0]
+    assert borrow(pool, server, 0) == [6.0, 1.0]
+    assert borrow(pool, server, 1) == [5.0, 6.0]
+    assert borrow(pool, server, 3) == [6.0, 5.0]
+    assert borrow(pool, server, 2) == [0.0, 0.0], "a client that has not uploaded borrows nothing"
+    assert borrow(ExpertPool(4, Slots("client", 5)), server, 4) == [5.0, 9.5, 1.0, 0.0]
 
 
 def test_the_mean_prompt_weights_the_cohort_by_its_images():

@@ -105,9 +105,9 @@ def test_only_the_shared_part_classifies_unseen_domains(clip, images):
         module.local_prompt.add_(1)
         module.head.mul_(0.5)
     with module.shared_part_only():
-        alone = module(images)
-    torch.testing.assert_close(alone, module.written(features))
-    assert not torch.allclose(module(images), alone, atol=1e-2)
+        shared = module(images)
+    torch.testing.assert_close(shared, module.written(features))
+    assert not torch.allclose(module(images), shared, atol=1e-2)
     fresh = make(clip)
     fresh.load_state(fresh.initial_personal_state(fresh.personal_state()))
-    torch.testing.assert_close(fresh(images), alone, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(fresh(images), shared, atol=1e-4, rtol=1e-5)

@@ -59,8 +59,8 @@ def slow_loss(clip, images, prompts, drawn, weight):
     scale = clip.logit_scale
     logits = scale * features @ mean.T + scale**2 / 2 * slow_variance(features, torch.stack(texts), LABELS)
     loss = F.cross_entropy(logits, LABELS)
-    alone = [unit(nameless_feature(clip, prompt)) for prompt in prompts]
-    pairs = [(one @ other).abs() for one in alone for other in alone if one is not other]
+    nameless = [unit(nameless_feature(clip, prompt)) for prompt in prompts]
+    pairs = [(one @ other).abs() for one in nameless for other in nameless if one is not other]
     return loss + weight * sum(pairs) / len(pairs)
 
 

@@ -9,7 +9,7 @@ from fedvlp.methods.prograd import aligned_gradient
 CLASSES = ["red circle", "star", "big square"]
 
 
-def made(clip, init_words=None, **options):
+def make(clip, init_words=None, **options):
     torch.manual_seed(3)
     return ProGrad(CLASSES, clip, prompt_length=4, init_words=init_words, **options)
 
@@ -58,7 +58,7 @@ def step_gradient(module, images, labels):
 @pytest.mark.parametrize("agree", [True, False])
 @pytest.mark.parametrize("share", [1.0, 0.375])
 def test_gradient_matches_the_paper(clip, images, agree, share):
-    module = made(clip, projection=share)
+    module = make(clip, projection=share)
     labels = make_labels(clip, images, agree)
     value, domain, general = slow_gradients(module, images, labels)
     opposed = sum(a * b for a, b in zip(domain, general, strict=True)) < 0
@@ -71,14 +71,14 @@ def test_gradient_matches_the_paper(clip, images, agree, share):
 
 def test_initial_words_follow_zeros(clip):
     words = PromptFL(CLASSES, clip, prompt_length=2, init_words="a photo").prompt
-    start = made(clip, init_words="a photo").prompt
+    start = make(clip, init_words="a photo").prompt
     assert torch.equal(start[2:], words)
     assert not start[:2].any()
 
 
 def test_a_student_equal_to_its_teacher_takes_a_plain_step(clip, images):
     """The divergence's gradient is then only rounding error, and its length must not be a divisor."""
-    module = made(clip)
+    module = make(clip)
     labels = make_labels(clip, images, agree=False)
     module.teacher._text_features = module.text(module.prompt).detach()
     module.training_step((images, labels), 0).backward()

@@ -94,10 +94,10 @@ def test_loss_and_gradients_match_the_paper(clip, images, kind):
 def test_without_the_local_prompt_the_global_prompt_gets_all_mass(clip, images):
     module = make(clip, FedOTP, iterations=400)
     with module.shared_part_only():
-        alone = module(images)
-    differences = alone.double() - slow_logits(module, images, [module.global_prompt])
+        global_only = module(images)
+    differences = global_only.double() - slow_logits(module, images, [module.global_prompt])
     torch.testing.assert_close(differences, differences[:, :1].expand(-1, 3), atol=1e-4, rtol=0)
-    assert not torch.allclose(alone, module(images), atol=1e-3)
+    assert not torch.allclose(global_only, module(images), atol=1e-3)
 
 
 @torch.no_grad()

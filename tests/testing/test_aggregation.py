@@ -66,19 +66,19 @@ class Combining(WeightedMean):
         return type(self).spoil(super().combine(states, weights, before), states, before)
 
 
-def combining(function):
+def make_aggregator(function):
     return type("Combining", (Combining,), {"spoil": staticmethod(function)})()
 
 
 BROKEN_RULES = {
     "no rule": (object(), "must be a subclass of Aggregator"),
     "function as option": (WithFunction(), "must be numbers, strings or aggregators"),
-    "changes uploads": (combining(change_arguments), "combine must not modify its arguments"),
-    "draws": (combining(change_tensor("bias", torch.rand_like)), "must return equal results for equal uploads"),
-    "format": (combining(change_tensor("bias", torch.Tensor.float)), "must return tensors like the uploads"),
+    "changes uploads": (make_aggregator(change_arguments), "combine must not modify its arguments"),
+    "draws": (make_aggregator(change_tensor("bias", torch.rand_like)), "must return equal results for equal uploads"),
+    "format": (make_aggregator(change_tensor("bias", torch.Tensor.float)), "must return tensors like the uploads"),
     "not frozen": (Thawed(), "Thawed must be a frozen dataclass"),
-    "not finite": (combining(change_tensor("bias", lambda value: value / 0)), "returns NaN or infinity"),
-    "order": (combining(first), "must not depend on the order of clients"),
+    "not finite": (make_aggregator(change_tensor("bias", lambda value: value / 0)), "returns NaN or infinity"),
+    "order": (make_aggregator(first), "must not depend on the order of clients"),
     "memory": (Remembers(), r"must keep only tensors in its memory, for checkpoints; \['count'\]"),
     "changes memory": (ChangesMemory(), "aggregate must not modify its arguments"),
     "linear": (ClaimsLinear(), "is_linear claims .* but for the same sum"),
@@ -106,11 +106,11 @@ class Spoilt:
         return type(self).spoil(super().aggregate(server, updates), server, updates)
 
 
-def spoilt(function) -> Any:
+def spoil(function) -> Any:
     return type("Spoilt", (Spoilt, FedAvg), {"spoil": staticmethod(function)})()
 
 
-def broadcasting(function) -> Any:
+def make_broadcast(function) -> Any:
     return type("Spoilt", (FedAvg,), {"broadcast": lambda self, server, client: function(server)})()
 
 
@@ -119,7 +119,7 @@ def add_tensor(after, server, updates):
     return after
 
 
-def with_shared(name, change):
+def change_shared(name, change):
     return lambda after, server, updates: after.updated({name: change(after.shared["bias"])}) if updates else after
 
 
@@ -131,29 +131,32 @@ class ThawedStrategy(FedAvg.__mro__[1]):
 
 BROKEN_STRATEGIES = {
     "no strategy": (object(), "must have the methods broadcast, aggregate and check"),
-    "changes server": (spoilt(add_tensor), "must not modify its arguments"),
-    "draws": (spoilt(with_shared("bias", torch.rand_like)), r"equal updates, but in shared 'bias' differs"),
-    "format": (spoilt(with_shared("bias", torch.Tensor.half)), r"preserve names, shapes and formats .*\['bias'\]"),
-    "not finite": (spoilt(with_shared("bias", lambda value: value / 0)), "'bias' is NaN or infinite"),
+    "changes server": (spoil(add_tensor), "must not modify its arguments"),
+    "draws": (spoil(change_shared("bias", torch.rand_like)), r"equal updates, but in shared 'bias' differs"),
+    "format": (
+        spoil(change_shared("bias", torch.Tensor.half)),
+        r"preserve names, shapes and formats .*\['bias'\]",
+    ),
+    "not finite": (spoil(change_shared("bias", lambda value: value / 0)), "'bias' is NaN or infinite"),
     "gradient": (
-        spoilt(with_shared("bias", lambda value: value * torch.ones(1, requires_grad=True))),
+        spoil(change_shared("bias", lambda value: value * torch.ones(1, requires_grad=True))),
         "keep a gradient",
     ),
     "memory": (
-        spoilt(lambda after, *_: replace(after, memory={"count": torch.tensor(torch.inf)})),
+        spoil(lambda after, *_: replace(after, memory={"count": torch.tensor(torch.inf)})),
         "in memory 'count' is",
     ),
-    "deploys": (spoilt(lambda after, *_: replace(after, deployed={"odd": torch.ones(1)})), r"\['odd'\] are not"),
-    "counts": (spoilt(lambda after, *_: replace(after, round=after.round + 1)), "must not change round"),
-    "other type": (spoilt(lambda after, server, updates: after.shared), "must return a ServerState"),
+    "deploys": (spoil(lambda after, *_: replace(after, deployed={"odd": torch.ones(1)})), r"\['odd'\] are not"),
+    "counts": (spoil(lambda after, *_: replace(after, round=after.round + 1)), "must not change round"),
+    "other type": (spoil(lambda after, server, updates: after.shared), "must return a ServerState"),
     "empty cohort": (
-        spoilt(lambda after, server, updates: after.updated({"bias": torch.ones(4)})),
+        spoil(lambda after, server, updates: after.updated({"bias": torch.ones(4)})),
         "must not change shared tensors without updates",
     ),
-    "download": (broadcasting(lambda server: {"bias": 3}), r"broadcast must return tensors; \['bias'\]"),
-    "download draws": (broadcasting(lambda server: {"bias": torch.rand(4)}), "broadcast must return equal results"),
+    "download": (make_broadcast(lambda server: {"bias": 3}), r"broadcast must return tensors; \['bias'\]"),
+    "download draws": (make_broadcast(lambda server: {"bias": torch.rand(4)}), "broadcast must return equal results"),
     "download changes": (
-        broadcasting(lambda server: {"sum": server.shared["bias"].add_(1).sum() * 0}),
+        make_broadcast(lambda server: {"sum": server.shared["bias"].add_(1).sum() * 0}),
         "broadcast must not modify its arguments",
     ),
     "thawed": (ThawedStrategy(), "ThawedStrategy must be a frozen dataclass"),

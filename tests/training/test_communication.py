@@ -90,7 +90,7 @@ def test_counting_leaves_the_method_unchanged():
     assert module.context is None
 
 
-def printed(capsys, *arguments):
+def print_cost(capsys, *arguments):
     assert main(["cost", *arguments]) == 0
     return capsys.readouterr().out
 
@@ -101,13 +101,13 @@ TINY = "--model.clip.name=fedvlp-tiny"
 def test_the_command_prints_all_formats(capsys):
     """Each direction has 16 vectors of the tiny CLIP's width 64, with 4 bytes per value."""
     given = ["--config", "promptfl", TINY, "--trainer.rounds=3", "--data.num_clients=4"]
-    (record,) = json.loads(printed(capsys, *given, "--format=json"))
+    (record,) = json.loads(print_cost(capsys, *given, "--format=json"))
     assert record["upload_parameters"] == record["download_parameters"] == 16 * 64
     assert record["total_bytes"] == 3 * 4 * 2 * 4 * 16 * 64
     assert (record["clip"], record["classes"], record["domains"], record["all_clients"]) == ("fedvlp-tiny", 7, 3, 4)
-    markdown = printed(capsys, *given, "--format=markdown").splitlines()
+    markdown = print_cost(capsys, *given, "--format=markdown").splitlines()
     assert markdown[2].startswith("| PromptFL | promptfl | all | 1,024 | 4,096 | 1,024 | 4,096 | 0 | 0 | 4 | 3 |")
-    table = printed(capsys, *given).splitlines()
+    table = print_cost(capsys, *given).splitlines()
     assert table[2].split() == markdown[2].replace("|", " ").split()
     assert any(line.startswith("once: ") for line in table)
 
@@ -115,7 +115,7 @@ def test_the_command_prints_all_formats(capsys):
 def test_several_methods_share_the_other_configs(capsys, image_root):
     given = ["--config=trip", "-c", "folders", "--config", "promptfl", "--config=zero_shot", TINY]
     given.append(f"--data.root={image_root}")
-    rows = json.loads(printed(capsys, *given, "--format=json"))
+    rows = json.loads(print_cost(capsys, *given, "--format=json"))
     assert [(row["config"], row["upload_parameters"]) for row in rows] == [
         ("trip", 4 * 32 * 64),
         ("promptfl", 16 * 64),
@@ -132,7 +132,7 @@ def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(b"broken")
     options = ["--config=folders", f"--data.root={root}", "--data.held_out=photo", TINY]
-    (row,) = json.loads(printed(capsys, "--config=promptfl", *options, "--format=json"))
+    (row,) = json.loads(print_cost(capsys, "--config=promptfl", *options, "--format=json"))
     assert (row["classes"], row["domains"], row["clients"]) == (3, 2, 2)
 
 

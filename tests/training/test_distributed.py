@@ -94,11 +94,11 @@ def test_an_error_of_one_rank_ends_all_ranks(two_ranks):
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "any_of", "all_of"), [(True, [False], True, False), (True, [True], True, True)]
+    ("own", "others", "any_vote", "all_votes"), [(True, [False], True, False), (True, [True], True, True)]
 )
-def test_decisions_combine_the_votes_of_all_processes(own, others, any_of, all_of):
+def test_decisions_combine_the_votes_of_all_processes(own, others, any_vote, all_votes):
     processes = GlooStrategy(limit=1.0)
     processes.gather = lambda value: [value, *others]
-    assert processes.reduce_boolean_decision(own, all=False) is any_of
-    assert processes.reduce_boolean_decision(own) is all_of
+    assert processes.reduce_boolean_decision(own, all=False) is any_vote
+    assert processes.reduce_boolean_decision(own) is all_votes
     assert processes.reduce_boolean_decision(False, all=False) is others[0]

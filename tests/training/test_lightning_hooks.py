@@ -157,7 +157,7 @@ def test_evaluation_accepts_callbacks_that_fit_rejects(tmp_path):
     assert "held_out" in run.test(Linear(), Points())
 
 
-def fitted(tmp_path, name, rounds, callbacks, ckpt_path=None, every=1):
+def fit(tmp_path, name, rounds, callbacks, ckpt_path=None, every=1):
     """Fit a federation with ``SCORES`` as its evaluations."""
     all_callbacks = [*callbacks, *file_callbacks()["callbacks"]]
     run = federation(
@@ -174,23 +174,23 @@ def stopping():
 
 def test_a_resumed_run_stops_like_an_uninterrupted_run(tmp_path):
     whole = stopping()
-    unbroken = fitted(tmp_path, "whole", 8, [whole])
+    unbroken = fit(tmp_path, "whole", 8, [whole])
     assert len(unbroken.run_state.history) == 7
     assert (whole.wait_count, whole.stopped_epoch, whole.best_score.item()) == (3, 6, 70.0)
     expected = (unbroken.folder / "prompts.safetensors").read_bytes()
-    fitted(tmp_path, "broken", 5, [stopping()])
+    fit(tmp_path, "broken", 5, [stopping()])
     second = stopping()
-    resumed = fitted(tmp_path, "broken", 8, [second], "last")
+    resumed = fit(tmp_path, "broken", 8, [second], "last")
     assert (resumed.folder / "prompts.safetensors").read_bytes() == expected
     assert second.state_dict() == whole.state_dict()
 
 
 def test_a_stopped_run_stays_stopped_until_its_callback_is_removed(tmp_path, capsys, caplog):
-    fitted(tmp_path, "run", 8, [stopping()])
-    again = fitted(tmp_path, "run", 8, [stopping()], "last")
+    fit(tmp_path, "run", 8, [stopping()])
+    again = fit(tmp_path, "run", 8, [stopping()], "last")
     assert len(again.run_state.history) == 7
     assert "stopped by EarlyStopping{'monitor': 'validation', 'mode': 'max'} after round 7" in capsys.readouterr().out
-    free = fitted(tmp_path, "run", 8, [], "last")
+    free = fit(tmp_path, "run", 8, [], "last")
     assert len(free.run_state.history) == 8
     assert "has a state of the callback EarlyStopping" in caplog.text
 
@@ -202,16 +202,16 @@ def test_a_stopped_run_ends_with_an_evaluated_round(tmp_path):
     def make_stopping():
         return LambdaCallback(on_train_epoch_end=stop)
 
-    run = fitted(tmp_path, "run", 8, [make_stopping()], every=2)
+    run = fit(tmp_path, "run", 8, [make_stopping()], every=2)
     assert ["validation" in row for row in run.run_state.history] == [False, True, False, True]
     broken = LambdaCallback(on_train_epoch_start=lambda trainer, _: 1 // (3 - trainer.current_epoch))
     with pytest.raises(ZeroDivisionError):
-        fitted(tmp_path, "broken", 8, [make_stopping(), broken], every=2)
+        fit(tmp_path, "broken", 8, [make_stopping(), broken], every=2)
     for _ in range(2):  # has the same name and requests no stop, but the checkpoint contains the earlier request
         idle = LambdaCallback(on_train_start=lambda *_: None)
-        assert len(fitted(tmp_path, "broken", 8, [idle], "last", every=2).run_state.history) == 4
+        assert len(fit(tmp_path, "broken", 8, [idle], "last", every=2).run_state.history) == 4
     immediate = LambdaCallback(on_train_start=lambda trainer, module: setattr(trainer, "should_stop", True))
-    assert not fitted(tmp_path, "none", 8, [immediate]).run_state.history
+    assert not fit(tmp_path, "none", 8, [immediate]).run_state.history
 
 
 class Remembers(Callback):

@@ -42,7 +42,7 @@ def trained(clip, tmp_path_factory):
     return train
 
 
-def accuracy(method, data, part, label_of, class_names):
+def accuracy(method, data, part, label_names, class_names):
     """Compute the accuracy in percent on a split part of a method made for these classes."""
     right = []
     for domain, rows in part.rows_by_domain.items():
@@ -51,7 +51,7 @@ def accuracy(method, data, part, label_of, class_names):
         with torch.no_grad():
             guesses = method(pixels).argmax(1).tolist()
         for guess, row in zip(guesses, rows.tolist(), strict=True):
-            right.append(class_names[guess] == label_of[images.labels[row]])
+            right.append(class_names[guess] == label_names[images.labels[row]])
     return 100 * sum(right) / len(right)
 
 
@@ -63,7 +63,7 @@ def rebuild(method, class_names, clip, state):
     return again
 
 
-def part_of(data, name):
+def find_part(data, name):
     return next(part for part in data.split_parts if part.name == name)
 
 
@@ -76,7 +76,7 @@ def test_base_to_new_measures_both_halves_and_their_harmonic_mean(clip, trained)
         judge = rebuild(method, names, clip, state)
         role_accuracies = []
         for domain in data.domains:
-            found = accuracy(judge, data, part_of(data, f"{role}/{domain}"), CLASSES, names)
+            found = accuracy(judge, data, find_part(data, f"{role}/{domain}"), CLASSES, names)
             assert row[f"{role}/{domain}"] == pytest.approx(found, abs=1e-4)
             role_accuracies.append(found)
         measured[role] = sum(role_accuracies) / 3
@@ -90,7 +90,7 @@ def test_new_classes_are_measured_on_a_held_out_domain(clip, trained):
     method, data, federation, row = trained(PromptFL, "new_classes_and_domains", held_out="paint")
     assert [client.name for client in data.clients] == ["ink", "photo"]
     judge = rebuild(method, NEW, clip, federation.run_state.server.deployed)
-    new = accuracy(judge, data, part_of(data, "held_out_new/paint"), CLASSES, NEW)
+    new = accuracy(judge, data, find_part(data, "held_out_new/paint"), CLASSES, NEW)
     assert row["held_out_new"] == row["held_out_new/paint"] == pytest.approx(new, abs=1e-4)
     assert row["held_out_harmonic"] == pytest.approx(2 * new * row["held_out"] / (new + row["held_out"]), abs=1e-4)
 
@@ -114,7 +114,7 @@ def test_personal_and_global_models_are_measured_on_each_clients_images(clip, tr
     row = federation.evaluate(method, deployed, personal)
     own, shared = [], []
     for client in data.clients:
-        part = part_of(data, f"personal/{client.name}")
+        part = find_part(data, f"personal/{client.name}")
         judge = rebuild(method, CLASSES, clip, deployed | personal[client.id])
         own.append(accuracy(judge, data, part, CLASSES, CLASSES))
         judge.uses_personal = False
@@ -151,7 +151,7 @@ def test_local_accuracy_uses_only_a_clients_classes(clip, trained):
     method, data, federation, row = trained(PromptFL, "base_to_new", **options)
     found = []
     for client in data.clients:
-        part = part_of(data, f"local/{client.name}")
+        part = find_part(data, f"local/{client.name}")
         names = [CLASSES[label] for label in part.classes]
         judge = rebuild(method, names, clip, federation.run_state.server.deployed)
         found.append(accuracy(judge, data, part, CLASSES, names))

@@ -18,7 +18,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation, make_callback
 
 
-def trained(tmp_path, data=None, **options):
+def train(tmp_path, data=None, **options):
     """Train, and return the run and each phase's server state and updates."""
     phases = []
     callback = make_callback(on_phase_end=lambda _, task, server, updates: phases.append((server, updates)))
@@ -28,8 +28,8 @@ def trained(tmp_path, data=None, **options):
 
 
 def test_the_server_sees_the_mean_instead_of_each_update(tmp_path):
-    run, phases = trained(tmp_path / "sum", secure_sum=True)
-    plain, _ = trained(tmp_path / "plain")
+    run, phases = train(tmp_path / "sum", secure_sum=True)
+    plain, _ = train(tmp_path / "plain")
     for server, updates in phases:
         assert [update.client.id for update in updates] == [0, 1, 2, 3, 4]
         assert all(torch.equal(update.state["weight"], server.shared["weight"]) for update in updates)
@@ -47,8 +47,8 @@ def test_the_mean_is_exact_in_fixed_point_despite_dropouts(tmp_path):
     for client in range(5):
         data = Points(5)
         data.clients = [data.clients[client]]
-        separate.append(trained(tmp_path / str(client), data, rounds=1)[0].run_state.server.shared["weight"])
-    _, phases = trained(tmp_path / "all", Points(5, spoil=True), rounds=1, secure_sum=True)
+        separate.append(train(tmp_path / str(client), data, rounds=1)[0].run_state.server.shared["weight"])
+    _, phases = train(tmp_path / "all", Points(5, spoil=True), rounds=1, secure_sum=True)
     server, updates = phases[0]
     assert [update.client.id for update in updates] == [1, 2, 3, 4]
     numbers = sum(torch.round(separate[client].double() * (8 + 4 * client) * 2**32).long() for client in range(1, 5))
@@ -60,8 +60,8 @@ def test_the_order_of_clients_changes_no_bit(tmp_path):
     reversed_data = Points(5)
     reversed_data.clients = reversed_data.clients[::-1]
     options = {"secure_sum": True, "aggregation": FedAdam(learning_rate=0.125)}
-    one, _ = trained(tmp_path / "one", **options)
-    other, _ = trained(tmp_path / "other", reversed_data, **options)
+    one, _ = train(tmp_path / "one", **options)
+    other, _ = train(tmp_path / "other", reversed_data, **options)
     weight = one.run_state.server.shared["weight"]
     assert torch.equal(weight, other.run_state.server.shared["weight"])
     assert weight.abs().max() > 0.1
@@ -79,7 +79,7 @@ class Failing(Points):
 def test_below_the_threshold_the_run_ends(tmp_path):
     assert [sum_threshold(count) for count in (3, 4, 5, 6, 50)] == [3, 3, 3, 4, 26]
     with pytest.raises(UserError, match="2 of 3 clients are usable, and 3 are needed"):
-        trained(tmp_path, Failing(3), secure_sum=True)
+        train(tmp_path, Failing(3), secure_sum=True)
 
 
 class Large(Linear):
@@ -122,7 +122,7 @@ EXCLUDED = {
 def test_options_that_need_single_updates_are_rejected_before_the_run(name, tmp_path):
     options, reason = EXCLUDED[name]
     with pytest.raises(UserError, match=f"secure_sum does not support {reason}"):
-        trained(tmp_path, secure_sum=True, **options)
+        train(tmp_path, secure_sum=True, **options)
     assert not list(tmp_path.glob("*/*/checkpoints"))
 
 
@@ -144,10 +144,10 @@ def test_strategies_that_need_more_than_one_sum_are_rejected(strategy, name, tmp
 @pytest.mark.parametrize("count", [2, 64])
 def test_too_few_or_too_many_clients_are_rejected(count, tmp_path):
     with pytest.raises(UserError, match=f"does not support {count} clients, but only 3 to 63"):
-        trained(tmp_path, Points(count), secure_sum=True)
+        train(tmp_path, Points(count), secure_sum=True)
 
 
 def test_local_add_ons_are_accepted(tmp_path):
-    one, _ = trained(tmp_path / "one", secure_sum=True, add_ons=FedProx(0.5))
-    other, _ = trained(tmp_path / "other", secure_sum=True)
+    one, _ = train(tmp_path / "one", secure_sum=True, add_ons=FedProx(0.5))
+    other, _ = train(tmp_path / "other", secure_sum=True)
     assert not torch.equal(one.run_state.server.shared["weight"], other.run_state.server.shared["weight"])

@@ -18,7 +18,7 @@ def means():
     return [[(3 * one + other) / 4 for one, other in zip(*sent, strict=True)] for sent in ROUNDS]
 
 
-def trained(rule, before=(0.25, 1.0)):
+def train(rule, before=(0.25, 1.0)):
     state = {"p": torch.tensor(before)}
     memory = {}
     for sent in ROUNDS:
@@ -52,7 +52,7 @@ def yogi_moment(second, square):
 @pytest.mark.parametrize(("rule", "second_moment"), [(FedAdam, adam_moment), (FedYogi, yogi_moment)])
 def test_optimizers_match_the_algorithm(rule, second_moment):
     expected = slow((0.25, 1.0), second_moment, 0.3, 0.6, 0.02)
-    found = trained(rule(learning_rate=0.3, beta1=0.6, beta2=0.9, tau=0.02))
+    found = train(rule(learning_rate=0.3, beta1=0.6, beta2=0.9, tau=0.02))
     assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -64,7 +64,7 @@ def test_momentum_matches_a_loop():
             velocity = 0.7 * velocity + mean[index] - value
             value += 0.4 * velocity
         expected.append(value)
-    assert trained(ServerMomentum(learning_rate=0.4, momentum=0.7)) == pytest.approx(expected, abs=1e-5)
+    assert train(ServerMomentum(learning_rate=0.4, momentum=0.7)) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("inner", [WeightedMean(), NormClipping(0.5)])

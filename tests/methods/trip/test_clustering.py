@@ -37,9 +37,9 @@ def test_clusters_do_not_depend_on_the_batch():
     backwards = capacity_kmeans(tokens.flip(0), start.flip(0), capacities)
     assert torch.equal(together.assignment, backwards.assignment.flip(0))
     for image in range(9):
-        alone = capacity_kmeans(tokens[image : image + 1], start[image : image + 1], capacities)
-        assert torch.equal(alone.assignment[0], together.assignment[image])
-        assert torch.equal(alone.centroids[0], together.centroids[image])
+        single = capacity_kmeans(tokens[image : image + 1], start[image : image + 1], capacities)
+        assert torch.equal(single.assignment[0], together.assignment[image])
+        assert torch.equal(single.centroids[0], together.centroids[image])
 
 
 def test_equal_tokens_and_empty_clusters_match_the_sequential_algorithm():

@@ -65,13 +65,13 @@ def test_normalized_updates_match_the_paper(tmp_path, momentum):
 @pytest.mark.parametrize("other", [FedProx(weight=0.6), FedDyn(alpha=0.6)], ids=["FedProx", "FedDyn"])
 def test_proximal_terms_of_other_add_ons_shorten_the_steps(tmp_path, other):
     # In FedDyn's first round, clients train like FedProx. The server's step follows.
-    def moved(**rules):
+    def fit_weight(**rules):
         return federation(tmp_path, rounds=1, **rules).fit(make_method(momentum=0.0), Batches()).shared["weight"]
 
     expected = slow_fed_nova(Batches(), 1, mu=0.6)
     server_step = 2 if isinstance(other, FedDyn) else 1
-    torch.testing.assert_close(moved(add_ons=[FedNova(), other]), server_step * expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(moved(add_ons=[other, FedNova()]), server_step * expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fit_weight(add_ons=[FedNova(), other]), server_step * expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fit_weight(add_ons=[other, FedNova()]), server_step * expected, rtol=1e-5, atol=1e-5)
 
 
 def test_stragglers_count_by_their_images(tmp_path):

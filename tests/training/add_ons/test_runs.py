@@ -93,7 +93,7 @@ def test_methods_without_an_average_are_rejected(tmp_path):
         personal = ("weight",)
 
         def configure_phases(self):
-            return [Phase("alone", train=("weight",), upload=(), strategy=Local())]
+            return [Phase("personal", train=("weight",), upload=(), strategy=Local())]
 
     with pytest.raises(UserError, match="no phase of Alone averages"):
         federation(tmp_path, add_ons=FedNova()).fit(Alone(), Points())
