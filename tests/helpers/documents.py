@@ -98,7 +98,7 @@ PAGES = [
     Document(ROOT / "SECURITY.md"),
     *map(Document, sorted((ROOT / "docs").rglob("*.md"))),
 ]
-"""All pages of the documentation; a new one is tested by being there."""
+"""All pages of the documentation. Tests find new pages themselves."""
 
 EXAMPLE_PAGES = [page for page in PAGES if page.path.parent == ROOT / "docs" / "contributing"]
 """Pages that test_contributing.py follows from beginning to end, each in its own folder."""

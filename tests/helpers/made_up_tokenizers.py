@@ -1,4 +1,4 @@
-"""Small tokenizers of Hugging Face, saved as in a model's folder. Their vocabulary has letters and a few words.
+"""Small Hugging Face tokenizers, saved as in a model's folder. Their vocabulary has letters and a few words.
 
 With `save_word_piece` and `save_unigram`, a word has the same tokens everywhere. With `save_gemma` and
 `save_byte_level`, its tokens differ between the start and the inside of a text.

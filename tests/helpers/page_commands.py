@@ -71,7 +71,7 @@ def find_value(words: list[str], *options: str) -> str | None:
 
 
 def is_run(words: list[str]) -> bool:
-    """Whether the desk has the images and the CLIP of a command."""
+    """Check whether the desk has the images and the CLIP of a command."""
     if any(part in " ".join(words) for part in (*PARSED_ONLY, *NETWORK)):
         return False
     if find_value(words, "--model.clip.name") not in (None, "fedvlp-tiny", "fedvlp-small"):
@@ -86,7 +86,7 @@ def is_run(words: list[str]) -> bool:
 
 
 def parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the command's parser accepts the words. Nothing runs after parsing."""
+    """Check whether the command's parser accepts the words, without running the command."""
 
     class Parsed(BaseException):
         """Raised when the parser has accepted the words."""

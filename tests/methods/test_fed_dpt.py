@@ -70,7 +70,7 @@ def test_weights_and_logits_match_the_paper(fed_dpt, images):
 
 
 def test_a_clients_loss_uses_its_own_prompt_and_copies_of_the_others(fed_dpt, images):
-    """Eq. 9: client 1 uses the server's version of its own prompt, and copies of all other prompts."""
+    """Eq. 9: client 1 uses the server's version of its own prompt, and its copies of the other prompts."""
     begin(fed_dpt, 1)
     stack = fed_dpt.dual.text
     seen = [stack.copies[0], stack.shared[1].detach(), stack.copies[2]]

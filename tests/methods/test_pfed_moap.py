@@ -58,7 +58,7 @@ def test_loss_and_gradients_match_the_paper(clip, images, options):
     loss = module.training_step((images, LABELS), 0)
     losses = []
     for image, label in zip(images, LABELS, strict=True):
-        logits = torch.stack([reference_logit(module, image, name, prompts) for name in range(3)])
+        logits = torch.stack([reference_logit(module, image, index, prompts) for index in range(3)])
         losses.append(torch.logsumexp(logits, 0) - logits[label])
     expected = sum(losses) / 3
     assert len(trained) == 9
