@@ -29,7 +29,7 @@ def test_domains_classes_and_order_and_odd_names_depths_and_endings(folders, tre
 
 
 def test_names_with_spaces_and_accents_are_the_same_in_any_unicode_form(folders, tmp_path, save):
-    compose_name, decomposed = (unicodedata.normalize(form, "café noir") for form in ("NFC", "NFD"))
+    composed, decomposed = (unicodedata.normalize(form, "café noir") for form in ("NFC", "NFD"))
     for domain, form in (("domäne 1", composed), ("zwei", decomposed)):
         for i in range(3):
             save(tmp_path / "tree" / domain / form / f"{i}.png", seed=10 * len(form) + i)

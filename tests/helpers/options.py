@@ -31,7 +31,7 @@ def other_value(kind: type, name: str, values: Mapping[str, Any]) -> Any:
 
 def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """List the names of the differences that a resume finds between two runs' descriptions."""
-    return {line.partition(":")[0] for line in differences(comparable(one), comparable(other))}
+    return {line.partition(":")[0] for line in differences(remove_clip_source(one), remove_clip_source(other))}
 
 
 def record(description: Mapping[str, Any], data: Mapping[str, Any] | None = None, rounds: int = 3) -> Record:

@@ -123,6 +123,6 @@ def test_a_run_resumes_and_is_compared_only_with_the_same_option(name):
     other, other_data = described(**{name: other_value(FederatedDataModule, name, VALUES)})
     expected = set() if name in NOT_COMPARED else WHERE[name]
     assert different(one, other) == expected
-    rows = record(one, of_one), record(other, of_other)
+    rows = record(one, one_data), record(other, other_data)
     assert (rows[0].settings != rows[1].settings) == (name in OTHER_ROW)
     assert (rows[0].key != rows[1].key) == (name not in OTHER_ROW and name not in SAME_TABLE)

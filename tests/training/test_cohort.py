@@ -69,7 +69,7 @@ def test_a_fixed_share_of_varying_clients_straggles():
     seen = set()
     shares = []
     for round in range(200):
-        found = shares_of_steps(COHORT, 0.25, seed=3, round=round)
+        found = draw_step_shares(COHORT, 0.25, seed=3, round=round)
         assert len(found) == 3  # 2.5, rounded up
         seen |= found.keys()
         shares += found.values()

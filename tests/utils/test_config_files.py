@@ -40,7 +40,7 @@ def test_the_order_of_options_does_not_matter():
         *("--model.optimizer.lr", "-1", "--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B"),
         *("--config=b", "--model.optimizer=Adam", "--config=a", "--model=M", "--images", "c", "d"),
     ]
-    assert sort_options(given) == [
+    assert sort_options(arguments) == [
         *("--config=b", "--config=a", "--model=M", "--model.optimizer=Adam", "--model.optimizer.lr=-1"),
         *("--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B", "--images", "c", "d"),
     ]

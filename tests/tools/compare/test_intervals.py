@@ -8,7 +8,7 @@ import pytest
 from fedvlp.core.predictions import Predictions, interval, resample
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.compare.printing import table_text
-from fedvlp.tools.compare.tables import tables, with_intervals
+from fedvlp.tools.compare.tables import add_intervals, tables
 from tests.helpers.predictions import draw, select_images
 from tests.helpers.records import make_record
 

@@ -51,7 +51,7 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(short_run, tmp_path, 
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
+def test_a_sweep_whose_run_fails(short_run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     file = tmp_path / "sweep.yaml"
     model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}

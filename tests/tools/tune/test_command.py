@@ -14,7 +14,7 @@ from tests.helpers.stand_in import make_here
 
 
 @pytest.fixture
-def command(more, monkeypatch):
+def command(short_run, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     axes = ["--models=promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
     return ["tune", "--config=data/folders", *axes, *short_run]
