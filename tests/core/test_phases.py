@@ -187,8 +187,8 @@ def test_each_average_has_a_privacy_guarantee(strategy, count):
         (Slots("client"), "its strategy Slots uses single uploads"),
         (Slots("domain"), "its strategy Slots uses single uploads"),
         (IndicatorMean(), "its strategy IndicatorMean uses single uploads"),
-        (ByName({"p": FedAvg(), "q": MovingAverage(IndicatorMean(), ema_share(0.5), ("q",))}), "IndicatorMean looks"),
-        (ServerComputed(Slots("client"), make), "Slots looks"),
+        (ByName({"p": FedAvg(), "q": MovingAverage(IndicatorMean(), ema_share(0.5), ("q",))}), "IndicatorMean uses"),
+        (ServerComputed(Slots("client"), make), "Slots uses"),
     ],
 )
 def test_private_phases_that_use_single_uploads_are_rejected(strategy, reason):

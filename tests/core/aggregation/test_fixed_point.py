@@ -46,9 +46,9 @@ def test_neither_order_nor_cancelling_masks_change_any_bit():
     ("value", "weight", "reason"),
     [
         (float("nan"), 1, "uploads NaN or infinity"),
-        (-32.5, 1, "beyond the 32"),
-        (1.0, 0, "weighs 0"),
-        (1.0, 2.5, "weighs 2.5"),
+        (-32.5, 1, "beyond 32"),
+        (1.0, 0, "the weight 0"),
+        (1.0, 2.5, "the weight 2.5"),
         (1.0, 2**20 + 1, "from 1 to 1,048,576"),
         (-32.0, 2**20, ""),
     ],
