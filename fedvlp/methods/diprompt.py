@@ -21,9 +21,11 @@ Deviations:
       "with the domain of" is fixed.
     * Upload of the Q-prompt: the paper's cost includes it, but its text does not; fedvlp sends it unless
       ``upload_query`` is false.
-    * Ensemble (Eq. 8): fedvlp normalises each Z before mixing, and counts a negative cosine as 0.
-    * Steps: the paper alternates between prompts; fedvlp trains all at once. It reads "T = 1 iteration" as one pass.
-    * Known domains: the paper states no loss; fedvlp trains Q only without the ensemble, by -log P(y, m | x).
+    * Ensemble (Eq. 8): fedvlp normalises each Z before mixing, and counts a negative cosine as 0: w_m are shares.
+    * Steps: the paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.
+      It reads "T = 1 iteration" as one pass.
+    * Known domains: the paper states no loss for Q; fedvlp trains Q, by -log P(y, m | x), only without the ensemble,
+      because the ensemble does not use it.
     * Without the ensemble: Sec. 4.3.1 takes the D-prompt with the highest w_m; fedvlp lets Q choose it, as in Sec. 3.3.
 """
 

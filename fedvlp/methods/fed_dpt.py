@@ -2,8 +2,9 @@
 
 Paper: Wei et al., "Dual prompt tuning for domain-aware federated learning" (Fed-DPT), arXiv 2310.03103.
 
-Symbols: P_T^k text prompts -> ``dual.text``; [v]_1 .. [v]_n image tokens -> ``dual.visual``; m -> ``prompt_length``;
-tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k -> ``text``; w -> ``weights``.
+Symbols: P^k text prompt of domain k -> ``dual.text``; V, the image tokens [v]_1 .. [v]_n -> ``dual.visual``; m ->
+``prompt_length``; tau_d -> ``temperature``; alpha -> ``text_momentum``; [P^k] last broadcast -> ``received``; f_V ->
+``image``; f_T^k -> ``text``; w -> ``weights``.
     p(c | x) from cos(f_V, f_T(c)) / tau, Eq. 1        :meth:`FedDPT.forward`
     f_T^k(c), f_V, w, Eqs. 3-5                         :meth:`FedDPT.features`
     f_T(c) = sum_k w_k f_T^k(c), Eq. 6                 :class:`DualFeatures`

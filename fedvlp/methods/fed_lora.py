@@ -10,10 +10,12 @@ Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``d
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
 
 Deviations:
-    * Average: fedvlp averages A and B separately, so the averaged B A differs from the mean of the clients' B A.
+    * Average: the papers do not average; fedvlp averages A and B separately, because the mean of the clients' B A would
+      not have rank r.
     * Dropout: CLIP-LoRA uses 0.25 before A; fedvlp uses none, because it adds the low-rank updates to the weights.
-    * Scale: CLIP-LoRA's code uses alpha / sqrt(r) (``alpha: 1.4142`` at rank 2); fedvlp uses alpha / r, as LoRA does.
-    * Schedule: CLIP-LoRA uses a cosine over all steps; fedvlp keeps the rate constant.
+    * Scale: CLIP-LoRA's code uses alpha / sqrt(r); fedvlp uses alpha / r, as LoRA does. At rank 2, ``alpha: 1.4142``
+      gives CLIP-LoRA's scale for alpha = 1.
+    * Schedule: CLIP-LoRA uses a cosine over all steps; fedvlp keeps the rate constant, so that a run can be extended.
 """
 
 from collections.abc import Callable

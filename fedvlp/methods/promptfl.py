@@ -6,8 +6,8 @@ the prompt is CoOp's (Zhou et al., IJCV 2022).
 Symbols: v prompt, L x D -> ``prompt``; f(x) image feature -> ``features``; w_c(v) text feature of "[SOS][v][class c]."
     p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)    CoOp, Eq. 2; :meth:`PromptFL.forward`
     v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`.FedAvg`
-With ``kl_weight`` it is TRIP with one expert, a control that separates the effect of TRIP's loss from its routing.
-    CE + beta KL(p_zs || p)                          TRIP, Eqs. 10-12; :func:`.distillation_losses`
+With ``kl_weight`` (beta) it is TRIP with one expert, a control that separates the effects of TRIP's loss and routing.
+    CE + beta KL(p_zs || p), p_zs of zero-shot CLIP  TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
 Deviations:
     * Average: the released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;

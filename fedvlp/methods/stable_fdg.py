@@ -3,7 +3,7 @@
 Paper: Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain Generalization", NeurIPS 2023.
 
 Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and standard deviation of s over client n's
-images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p last stage's features at position p.
+images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p feature at position p after the last stage.
     Phi_n = (mean(s), std(s)) over the client's images                                 :func:`.pooled`
     half of a batch, the seeds of k-means++ over s, keeps its styles; s ~ Phi_m for the others, m another client
                                                                                        :meth:`StableFDG.shifted`
@@ -19,7 +19,7 @@ Deviations:
     * Stages: the released code explores after each of three stages; fedvlp shifts and explores after one stage, each
       with probability 1/2 per step. Repeated images also run through the earlier stages.
     * Phi: the released code computes it before training and draws m once per round; fedvlp collects it during training
-      (:class:`.ClientStatistics`) and draws m in each step.
+      (:class:`.ClientStatistics`), so that no extra pass is needed, and draws m in each step.
     * Single images: the released code pairs the only image of a class from another batch; fedvlp pairs it with itself.
     * Seeds of k-means++: the released code gives the first images the means of clusters around the seeds; fedvlp keeps
       the styles of the seeds.

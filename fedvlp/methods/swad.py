@@ -14,10 +14,10 @@ Deviations:
       All rounds have equally many steps, so the mean of their means is the mean of their steps.
     * Interval: the released code omits t_s or counts an evaluation twice, and includes evaluations before t_s; with its
       settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves). fedvlp follows the paper.
-    * End of training: if it comes before N_e, fedvlp also averages the rounds after the last loss below the threshold.
-      It evaluates the mean after every round.
-    * Before t_s: the paper averages all steps, the released code the last round's; fedvlp averages from the lowest loss
-      so far.
+    * No t_e: if training ends before N_e losses in a row are above the threshold, fedvlp averages until the last round.
+    * No t_s: if training ends before t_s, the paper averages all steps, and the released code those of the last round;
+      fedvlp averages from the round of the lowest loss, because t_s would be there if the loss no longer fell. The
+      evaluation after each round uses the mean that would be deployed if training ended there.
     * Network: the paper uses a ResNet-50, a linear layer and Adam; fedvlp uses CLIP's image tower, text features and
       AdamW, as in fine-tuning.
     * After t_e: fedvlp continues training, to show the rest of the curve, but keeps the deployed mean.

@@ -81,11 +81,11 @@ def capacity_kmeans(
 ) -> Clusters:
     """Cluster the tokens of each image separately under |C_m| <= s_m (TRIP, Eqs. 3 and 4).
 
-    In each iteration, a token claims the cluster with the smallest `distance + theta_m`. Each cluster keeps its s_m
-    cheapest claimants, the lower index first if costs are equal; the paper's token replacement has the same result.
-    Then theta_m changes by eta = 1e-4 times (size - s_m), and centroids move to the means of their tokens. An empty
-    cluster restarts, with theta_m = 0, at the token farthest from its nearest centroid. An image stops once its
-    centroids would move by less than 1e-4 on average; this last move is not made.
+    In each iteration, a token claims the cluster with the smallest `distance + theta_m`; the multiplier theta_m starts
+    at 0. Each cluster keeps its s_m cheapest claimants, the lower index first if costs are equal; the paper's token
+    replacement has the same result. Then theta_m grows by 1e-4 (size - s_m), and centroids move to the means of their
+    tokens. An empty cluster restarts, with theta_m = 0, at the token farthest from its nearest centroid. An image's
+    iterations stop once its centroids would move by less than 1e-4 on average; this last move is not made.
 
     Args:
         tokens: Each image's tokens.

@@ -9,10 +9,10 @@
 
 Deviations:
     * Matching to experts: fedvlp compares clusters and experts in the joint space, because their widths W and D differ.
-    * Learned image routing: the paper does not state its input; fedvlp uses f(x). It omits clusters of a batch's images
-      (Fig. 3), because an image's prediction would depend on its batch.
-    * Learned routing: fedvlp mixes by the probabilities, averaged over tokens, because the argmax has no gradient. The
-      balance loss is Switch Transformer's, which the paper cites, with its weight 0.01.
+    * Image routing (Fig. 3): the paper has a router that clusters the images of a batch; fedvlp omits it, because an
+      image's prediction would depend on its batch. The paper's "global image features" are f(x).
+    * Learned routing: the paper does not state how tokens are combined; fedvlp averages their probabilities, because
+      an argmax has no gradient. The balance loss is Switch Transformer's, which the paper cites, with its weight 0.01.
     * Random routing: the paper's random tokens make all shares nearly equal; fedvlp adds ``random``, which draws pi
       uniformly from all possible weights.
 """
@@ -148,7 +148,7 @@ class ExpertMatchingRouter(Router):
 
 
 class LearnedRouter(Router):
-    """A linear layer and a softmax, trained and sent with the experts (Sec. V-F, learnable).
+    """A linear layer and a softmax, trained and sent with the experts (Sec. V-F, learnable routing).
 
     With tokens, pi is the mean of their probabilities. The cache then holds all tokens of each image, which takes as
     much memory as its pixels. With images, pi is the probability of the global feature f(x).

@@ -3,7 +3,8 @@
 Paper: Gong et al., "Token-level prompt mixture with parameter-free routing for federated domain generalization" (TRIP).
 
 Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``experts`` [E, L, D]; v_m keys ->
-``router.keys`` [E, W]; alpha -> ``capacity``; pi -> ``weights`` [B, E]; f(x) -> ``features``; p_zs -> ``teacher``.
+``router.keys`` [E, W]; C_m cluster with mean mu_m; alpha -> ``train_capacity``, ``eval_capacity``; pi -> ``weights``
+[B, E]; f(x) -> ``features``; p_zs of zero-shot CLIP -> ``teacher``; beta -> ``kl_weight``.
     clusters under capacity, Eqs. 2-4         :func:`.capacity_kmeans`
     clusters to experts, Eqs. 5-7             :func:`.match_clusters`
     pi_m = tokens of m / tokens kept, IV-B    :class:`.TokenRouter`
@@ -18,9 +19,9 @@ Deviations:
     * Average: the released code weights by training and validation images and averages in half precision; fedvlp
       weights by training images and averages in float32.
     * Schedule, moving average: the paper has neither; the released code has both, and fedvlp offers them as options.
-    * Clusters: Eqs. 3 and 4 of the paper use squared distances; fedvlp, like the released code, uses the cost
-      ||x - mu_m|| + theta_m. It updates theta_m by the sizes after capping, so theta_m only falls. The paper does not
-      state the step of theta_m, so fedvlp takes the released code's 1e-4.
+    * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step of the multiplier theta_m of
+      a capacity; fedvlp takes cost and step from the released code: ||x - mu_m|| + theta_m, and 1e-4. Both update
+      theta_m by the sizes after capping, so theta_m only falls.
     * Routers: :mod:`.routers` lists the choices that the paper leaves open.
 """
 
