@@ -9,9 +9,10 @@ Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale; n_
     start from class means, in the first round: W_c = m_c / |m_c| from sums over all clients; :class:`MeansFirst`
 
 Deviations:
-    * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes SGD steps on each client.
-    * First round: with ``start: class_means``, fedvlp computes the means in the first round and takes no steps. It
-      sends as much as in any other round.
+    * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes SGD steps on each client, because no site has
+      all images.
+    * Class means: with ``start: class_means``, fedvlp computes them in the first round and takes no steps in it. This
+      round sends as much as any other.
 """
 
 from collections.abc import Sequence
