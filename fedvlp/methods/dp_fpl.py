@@ -1,4 +1,4 @@
-"""DP-FPL: a shared prompt plus a personal prompt per client; noise is added to the latter's gradient in two factors.
+"""DP-FPL: a shared prompt plus a personal prompt per client, whose gradient gets noise in two low-rank factors.
 
 Paper: Tran et al., "Privacy-Preserving Personalized Federated Prompt Learning for Multimodal Large Language Models",
 ICLR 2025.

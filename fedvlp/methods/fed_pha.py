@@ -4,8 +4,8 @@ Paper: Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client 
 follow its released code (``GL_SVDMSE``, prompts of equal length).
 
 Symbols: p_G, p_k, L x D -> ``global_prompt``, ``local_prompt``; t(p), text features of length 1 -> ``own``, ``shared``
-and ``target``, under p_k, p_G and p_k';
-V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``null_share``; alpha -> ``margin``.
+and ``target``, under p_k, p_G and p_k'; V_1, the main directions of p_G -> the first rows of ``directions``; rho ->
+``null_share``; alpha -> ``margin``.
     p_G = U S V^T, V = [V_1, V_2], V_1 of int((1 - rho) L) directions    :func:`projected`
     p_k' = p_k V_2 V_2^T                                                 :func:`projected`
     L_pull = mean over classes and elements of (t(p_k) - t(p_k'))^2      :meth:`FedPHA.losses`
