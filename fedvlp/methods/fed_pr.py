@@ -4,7 +4,7 @@ Paper: Feng et al., "Learning Federated Visual Prompt in Null Space for MRI Reco
 classification with CLIP's image tower, as in the tables of PLAN, whose port is not released.
 
 Symbols: P global prompts of a block, L x W -> ``start``; V_0 directions of the smallest singular values of P^T P, their
-share -> ``null_share``; the other k directions, k x W -> ``used``; R -> :func:`used_directions`.
+share -> ``null_share``; the other k directions, k x W -> ``used``.
     p(c | x) = softmax_c(cos(w_c, f(x; P)) / tau), cross-entropy    :meth:`FedPR.forward`
     P^T P = V S V^T, block by block                                 :func:`used_directions`
     P_k <- P_k + u V_0 V_0^T of each step u of the optimizer        :meth:`FedPR.on_train_batch_end`
@@ -13,8 +13,8 @@ As in the released code, only the last global prompts enter P^T P, and steps are
 which these prompts are untrained. Each client computes V_0 from the downloaded prompts, so V_0 is not sent.
 
 Deviations:
-    * Directions: the released code removes a fifth of the directions, though P^T P has at most L singular values above
-      zero, so the solver chooses the others; fedvlp removes at most the L directions that P uses.
+    * Directions: the released code removes a fifth of the directions; but at most L singular values of P^T P are above
+      zero, so the solver chooses the other directions arbitrarily. fedvlp removes at most the L directions that P uses.
     * Scale: the released code divides V_0 V_0^T by its Frobenius norm, sqrt(0.8 W) = 24.8 with ViT-B/16; fedvlp divides
       the learning rate instead, 0.1 / 24.8 = 0.004, also in the first round.
     * Prompts: the released code has 20 per block and draws them uniformly from [0, 1]; fedvlp has 8, as counted in

@@ -7,10 +7,10 @@ Symbols: P_n, L x W, downloaded prompt -> ``prompt``; P'_n trained prompt -> ``l
 phi = (P_base, d_n, W^Q, W^K, W^V, W^O) -> ``generator``; alpha -> ``server_lr``; gamma, the optimizer's learning rate.
     P_n = softmax(Q K^T / sqrt(l_k)) V W^O, Q = d_n W^Q, K = P_base W^K, V = P_base W^V    :class:`.PromptGenerator`
     cross-entropy of H_n f(x; P_n) trains P_n and H_n, Eqs. 1, 2                           :meth:`PFedPG.forward`
-    phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 4, 5                       :class:`.PromptGeneration`
+    phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 5, 6                       :class:`.PromptGeneration`
 
 Deviations:
-    * Server step (Eqs. 4, 5): the paper descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
+    * Server step (Eqs. 5, 6): the paper descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
     * Generator: the paper states neither the number of tokens of d_n, nor the generator's start and width; fedvlp uses
       L tokens, their width, and the start explained in :class:`.PromptGenerator`.
     * Head: the paper's ViT has no text tower; fedvlp's head reads f(x) at length 1, and starts as CLIP's text features
