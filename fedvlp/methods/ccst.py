@@ -18,8 +18,8 @@ Deviations:
       single images reveal more and improve only some data sets.
     * Standard deviation: the released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds
       1e-5 only for an image's own style.
-    * Draws: the paper draws an image's styles once; fedvlp draws them in each step, and uses all styles if fewer than K
-      are known.
+    * Draws: the paper draws an image's styles once; fedvlp draws them in each step, because styles change in each
+      round. It uses all styles if fewer than K are known.
 """
 
 from functools import partial

@@ -19,7 +19,7 @@ Deviations:
       domains, as in distillation. hatV^Q is the Q-prompt at the start of the client's round.
     * Start of the Q-prompt: the paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
       "with the domain of" is fixed.
-    * Upload of the Q-prompt: the paper's cost includes it, but its text does not; fedvlp sends it unless
+    * Upload of the Q-prompt: the paper's cost includes it, but its text does not; fedvlp follows the cost unless
       ``upload_query`` is false.
     * Ensemble (Eq. 8): fedvlp normalises each Z before mixing, and counts a negative cosine as 0: w_m are shares.
     * Steps: the paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.

@@ -18,7 +18,8 @@ Deviations:
       Neither has a gradient. fedvlp's adapter has one hidden layer with ReLU, four times as wide as the tower.
     * Optimizer: fedvlp uses the released rates and weight decays, without decay of the tower's vectors or dropout.
     * Position: fedvlp, like the released code, puts prompts after the image's tokens, before CLIP's first norm.
-    * Batches: fedvlp draws them from the pool of all domains; the paper draws equally from each.
+    * Batches: the paper draws equally from each domain; fedvlp draws from the pool of all, as in other centralised
+      runs.
 """
 
 from collections.abc import Mapping

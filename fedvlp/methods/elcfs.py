@@ -12,11 +12,11 @@ beta -> ``inner_rate``.
 
 Deviations:
     * Task: the paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
-    * Bank: the paper shares all frequencies of all images; fedvlp shares the low frequencies of ``spectra`` images,
-      collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client takes both steps on
-      its own images.
+    * Bank: the paper shares all frequencies of all images; fedvlp shares only the frequencies that are mixed, of
+      ``spectra`` images, collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client
+      takes both steps on its own images.
     * Draws: the released code draws a client first, takes lambda = 1, and mixes only the mean of each channel; fedvlp
-      draws an image of the bank and lambda for each image and step.
+      draws an image of the bank and, as the paper does, lambda for each image and step.
     * Gradient: fedvlp, like the released code, uses first-order MAML: theta' has derivative 1 with respect to theta.
     * Clipping: the released code clips the inner gradient to [-100, 100] and pixels to [0, 255]; fedvlp clips neither.
 """

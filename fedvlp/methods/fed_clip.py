@@ -14,7 +14,8 @@ l is the cross-entropy. ``loss: cross_entropy`` uses -log p(y | x) instead, as m
 Deviations:
     * Loss: the paper's loss pushes an image away from every other text of its batch, including texts of its own class;
       fedvlp uses it by default, and also offers ``cross_entropy``, which does not.
-    * Texts: the released code keeps the folder's name in "a picture of a <class>"; fedvlp replaces `_` by a space.
+    * Texts: the released code keeps the folder's name in "a picture of a <class>"; fedvlp replaces `_` by a space, as
+      for all methods.
 """
 
 from typing import Literal

@@ -17,7 +17,8 @@ Deviations:
       S_c = 0 in its one-shot script; fedvlp takes 0.
     * Shrinkage: the released code uses gamma 1 or 0.1, for features that are not normalised; fedvlp uses 0.003 for unit
       features, chosen on source validation.
-    * Text: the paper uses no text features; fedvlp adds zero-shot CLIP's classifier with weight alpha (0 in the paper).
+    * Text: the paper uses no text features; fedvlp adds zero-shot CLIP's classifier with weight alpha (0 in the paper),
+      because the mixture is better on source validation.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,8 @@ Deviations:
       because learned thresholds can open again.
     * Weights of the divergences: the released code uses 1/2 for both. A commented-out line has w / 2 and (1 - w) / 2
       with the mean of each image's w; fedvlp uses w and 1 - w, with w from the batch's mean entropies.
-    * Entropies: the released code applies a softmax to probabilities before their logarithm; fedvlp does not.
+    * Entropies: the released code applies a softmax to probabilities before their logarithm; fedvlp does not, because
+      they are already normalised.
     * Learning rates: the released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.
     * Compression: the paper sends compressed half-precision values; fedvlp sends parameters uncompressed.
     * Batches of one image: the released code skips them; fedvlp normalises them as in evaluation.

@@ -15,7 +15,7 @@ Deviations:
     * Attributes: the paper gets ten for each class from a language model; fedvlp uses ``attributes``, or ten of CLIP's
       templates instead.
     * Texts: the released code puts the image's domain in place of "photo", also in tests, and cuts texts after 77
-      letters; fedvlp uses "a photo of a [class], [attribute].".
+      letters; fedvlp uses "a photo of a [class], [attribute].", because a test image's domain is unknown.
     * Patches: the released code reads them before CLIP's first layer norm (``ln_pre``), which it then applies to
       patches and prompts; fedvlp reads them after it, and applies it only to the prompts.
     * f_0: the released code flips the image in half of the batches; fedvlp leaves it unchanged.

@@ -16,7 +16,8 @@ Deviations:
     * Norm: the paper and a benchmark square the length in l_L2R; fedvlp, like the released code, does not.
     * Class Gaussians: clients of the released code keep their own Gaussians and scale z before the comparison; fedvlp
       averages them like all other parameters, so that clients share them, as the paper requires.
-    * Evaluation: the released code averages the probabilities of several draws; fedvlp classifies by mu.
+    * Evaluation: the released code averages the probabilities of several draws; fedvlp classifies by mu, so that a
+      prediction does not depend on draws.
 """
 
 from typing import Any

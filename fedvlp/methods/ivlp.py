@@ -13,7 +13,7 @@ CLIP. With prompts in only one tower, it is the study's LPT or VPT, which are Pr
 
 Deviations:
     * Average: the released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
-      sends only prompts, in single precision.
+      sends only prompts, in single precision, because the average would round the frozen CLIP in each round.
     * Long prompts: if a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
 """
 

@@ -20,7 +20,8 @@ Deviations:
       with probability 1/2 per step. Repeated images also run through the earlier stages.
     * Phi: the released code computes it before training and draws m once per round; fedvlp collects it during training
       (:class:`.ClientStatistics`), so that no extra pass is needed, and draws m in each step.
-    * Single images: the released code pairs the only image of a class from another batch; fedvlp pairs it with itself.
+    * Single images: the released code pairs the only image of a class from another batch; fedvlp pairs it with itself,
+      because a step sees only its own batch.
     * Seeds of k-means++: the released code gives the first images the means of clusters around the seeds; fedvlp keeps
       the styles of the seeds.
 """

@@ -13,7 +13,8 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
 
 Deviations:
-    * Start of experts: the released code starts all from the same values (``same_start``); fedvlp from different ones.
+    * Start of experts: the released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
+      each.
     * Start of the clusters: the released code draws it from one generator for all images; fedvlp derives it from the
       image's pixels, so a route does not depend on the order of files or on the batch.
     * Average: the released code weights by training and validation images and averages in half precision; fedvlp
