@@ -118,6 +118,6 @@ def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Te
     scores = scores.float()
     centred = scores - scores.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / max(scores.shape[1] - 1, 1)
-    # With one domain or equal scores, the deviation is 0 and all domains get the same weight.
+    # With one domain or equal scores, the standard deviation is 0 and all domains get the same weight.
     deviation = variance.sqrt().clamp_min(torch.finfo(scores.dtype).tiny)
     return (centred / deviation / temperature).softmax(dim=1)

@@ -90,7 +90,7 @@ class FedDEAP(PromptLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits under both prompts, or under the shared prompts if there is no client."""
         if self.uses_personal:
-            texts = self.text(both(self.global_prompt, self.local_prompt))
+            texts = self.text(concatenate_prompts(self.global_prompt, self.local_prompt))
         else:
             texts = self.shared_text(self.global_prompt.flatten(0, 1))
         return cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
@@ -100,8 +100,8 @@ class FedDEAP(PromptLearner):
         domains = image_domains(inputs, "FedDEAP")
         features = self.precomputed(inputs)["features"]
         # The same texts twice: each prompt learns from one of them and is a constant in the other.
-        train_shared = both(self.global_prompt, self.local_prompt.detach())
-        train_own = both(self.global_prompt.detach(), self.local_prompt)
+        train_shared = concatenate_prompts(self.global_prompt, self.local_prompt.detach())
+        train_own = concatenate_prompts(self.global_prompt.detach(), self.local_prompt)
         shared, own = self.text(torch.stack([train_shared, train_own]))  # [C, d] each
         classes = torch.arange(len(shared), device=shared.device)
         one_hot = torch.eye(len(self.domain_frame), device=shared.device)[domains]
@@ -111,20 +111,20 @@ class FedDEAP(PromptLearner):
             "own_cross_entropy": F.cross_entropy(cosine_logits(features, own, self.clip.logit_scale), labels),
             "semantic": frame_loss(self.semantic_network(features), self.class_frame, labels),
             "domain": frame_loss(self.domain_network(features), self.domain_frame, domains),
-            "semantic_alignment": frame_loss(fixed(self.semantic_network, shared), self.class_frame, classes),
-            "domain_alignment": frame_loss(fixed(self.domain_network, own), self.domain_frame, shares),
+            "semantic_alignment": frame_loss(apply_frozen(self.semantic_network, shared), self.class_frame, classes),
+            "domain_alignment": frame_loss(apply_frozen(self.domain_network, own), self.domain_frame, shares),
         }
         shared_loss = losses["cross_entropy"] + self.semantic_weight * losses["semantic_alignment"]
         own_loss = losses["own_cross_entropy"] + self.domain_weight * losses["domain_alignment"]
         return {**losses, "loss": shared_loss + own_loss + losses["semantic"] + losses["domain"]}
 
 
-def both(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[Tensor, "rows D"]:
+def concatenate_prompts(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[Tensor, "rows D"]:
     """Concatenate each class's two prompts, and then all classes, to [C 2L, D]."""
     return torch.cat([shared, own], dim=1).flatten(0, 1)
 
 
-def fixed(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
+def apply_frozen(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
     """Apply a network to texts without a gradient for its weights, which learn only from images."""
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     mapped: Tensor = functional_call(network, weights, (texts,))

@@ -56,7 +56,7 @@ class FedSR(ImageTowerLearner):
         self.kl_weight = kl_weight
         width = self.clip.embed_dim
         self.deviation = nn.Linear(width, width)
-        # Training starts near zero-shot CLIP: small deviations that do not depend on the image.
+        # Training starts near zero-shot CLIP: standard deviations are small and do not depend on the image.
         nn.init.zeros_(self.deviation.weight)
         nn.init.constant_(self.deviation.bias, -4.0)  # softplus(-4) = 0.018
         self.class_means = nn.Parameter(torch.zeros(len(class_names), width))
@@ -66,7 +66,7 @@ class FedSR(ImageTowerLearner):
         """Compute the cross-entropy of drawn features, plus their weighted mean length and divergence."""
         means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
-        # Reparametrise, so that the draw has a gradient for mean and deviation.
+        # Reparametrise, so that the draw has a gradient for mean and standard deviation.
         features = means + deviations * torch.randn(means.shape).to(means.device, non_blocking=True)
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         length = features.norm(dim=1).mean()
