@@ -1,7 +1,11 @@
 """The methods, one file or folder each. Importing this package imports all of them, so that configs can name them.
 
-Each method's docstring lists its deviations from the paper and from the released code. The following deviations apply
-to all methods, unless a docstring or a config states otherwise:
+Each method's docstring maps the paper's symbols to names. Symbols that it does not define: S_k training images of
+client k, f(x) feature of image x, w_c or t_c text feature of class c, tau CLIP's temperature, s = 1 / tau. The
+docstring of ``fedvlp`` has the names of tensor axes.
+
+Each docstring also lists deviations from the paper and from the released code. The following deviations apply to all
+methods, unless a docstring or a config states otherwise:
 
 * Backbone: some papers use a ResNet-50, ViT-B/32 or ViT-L/14; fedvlp uses ViT-B/16.
 * Centralised papers: fedvlp trains such a method on the clients and averages its trained tensors on the server. Rounds
