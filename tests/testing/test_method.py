@@ -192,7 +192,7 @@ def test_all_problems_of_a_method_are_reported_at_once():
 def test_methods_that_cannot_be_created_are_rejected(monkeypatch):
     with pytest.raises(ContractError, match="Expected a config of Forgetful, got one of fedvlp"):
         check_method(Forgetful, config="promptfl")
-    with pytest.raises(ContractError, match=r"can't create PromptFL: PromptFL has no such option"):
+    with pytest.raises(ContractError, match=r"can't create PromptFL: --model.odd: PromptFL has no such option"):
         check_method(PromptFL, arguments=["--model.odd=3"])
     with pytest.raises(ContractError, match="Expected a FederatedModule, got 3"):
         check_method(3)

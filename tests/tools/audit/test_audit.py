@@ -102,7 +102,7 @@ def test_a_method_without_a_server_is_audited_with_personal_prompts(audited):
     assert facts["membership"]["model"] == "each client's own"
     assert facts["inversion"]["sent"] == {}
     assert "prompts" not in facts["inversion"]["mean"]
-    assert "clients send nothing" in audit_table(facts)
+    assert "Clients send no parameters" in audit_table(facts)
     run.module.eval()
     facts = measure_membership(run, MembershipOptions(resamples=5), seed=0)
     for client, images in training_images(run.data).items():
