@@ -73,7 +73,7 @@ def test_check_of_own_images(capsys, image_root, tmp_path):
         (["check", "domainet", "--root=."], "Did you mean 'domain_net'?"),
         (["check", "data/pacs", "--root=."], "PACS is available from the authors' project page"),
         (["check", "pacs", "--root=."], "Expected a folder for each domain of PACS (art_painting, cartoon, photo"),
-        (["download", "vlcs"], "VLCS can't be downloaded by a command; it can be had from the DomainBed"),
+        (["download", "vlcs"], "VLCS can't be downloaded with a command; it is available from the DomainBed"),
         (["download", "folders"], "your own images need no download"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_download_uses_the_configs_folder_and_can_be_checked(pacs_hub, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert main(["data", "download", "pacs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "48 images in datasets/pacs; their counts are those that were published"
+    assert lines[-2] == "48 images in datasets/pacs; their counts match the published ones"
     assert lines[-1] == "Train on it: fedvlp fit --config methods/trip --config data/pacs"
     assert main(["data", "check", "pacs", "--root", "datasets/pacs"]) == 0
     assert "This is PACS as it was published." in capsys.readouterr().out

@@ -43,12 +43,12 @@ def test_overlays_name_the_requested_and_the_best_class():
     views = Views(torch.tensor([0, 1]), {"fixed": probabilities}, {"fixed": maps}, "grad_cam")
     picture = overlay_picture(SAMPLES, views, NAMES)
     assert [axes.get_title() for axes in picture.figure.axes[:4]] == [
-        "ink: dog\nasked for: cat",
+        "ink: dog\nmap for: cat",
         "fixed\n\ncat 70%",
-        "new.png\nasked for: dog",
+        "new.png\nmap for: dog",
         "dog 40%\nbest: cat 50%",
     ]
-    assert "a.png, asked for cat: fixed" in picture.alt
+    assert "a.png, maps for cat: fixed" in picture.alt
     assert "Grad-CAM" in picture.caption
     assert picture.image("png").startswith(b"\x89PNG")
 
