@@ -91,7 +91,7 @@ def test_without_validation_the_last_round_is_reported(tmp_path, caplog, capsys)
 def test_method_and_federation_must_have_equal_rounds(tmp_path):
     method = TrainsNever()
     method.hparams["rounds"] = 2
-    with pytest.raises(UserError, match="made for 2 rounds, but the federation has 3"):
+    with pytest.raises(UserError, match="built for 2 rounds, but the federation has 3"):
         federation(tmp_path, rounds=3).fit(method, Points())
 
 
