@@ -84,7 +84,6 @@ def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> No
 
 
 def _summary(record: Record) -> dict[str, Any]:
-    """Collect accuracies as ``<row>/<role>/<domain>``, communication, and properties of the run."""
     values: dict[str, Any] = {}
     baselines = {name: record.accuracy.get(title, {}) for name, title in BASELINES.items()}
     for title, row in {"last": record.last, "best": record.best, **baselines}.items():

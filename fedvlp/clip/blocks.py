@@ -81,7 +81,6 @@ class ChunkedMask:
         return lengths
 
     def _visible(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Yield the keys or values that each chunk sees."""
         chunks = torch.split(tokens, self._lengths, dim=1)
         yield chunks[0]
         # Later chunks get the prefix's keys and values, but not its queries, which belong to the first chunk.

@@ -219,7 +219,6 @@ class VisionTransformerTower(ImageTower):
         return torch.arange(self.num_tokens, hidden.shape[1], device=hidden.device)
 
     def _run(self, images: Tensor, between: Sequence[Between] = ()) -> Tensor:
-        """Compute the output of the last block, [B, P, W]."""
         blocks = [partial(self.blocks.run, index) for index in range(len(self.blocks))]
         return _run_stages(blocks, self.embed(images), between)
 
@@ -355,7 +354,6 @@ _TOKENS = f"Image tokens can be read from {_VITS} and open_clip's ResNets"
 
 
 def _run_stages(stages: Sequence[Callable[[Tensor], Tensor]], hidden: Tensor, between: Sequence[Between]) -> Tensor:
-    """Compute the last stage's output; each stage reads the changed output of the stage before it."""
     if len(between) > len(stages):
         raise UserError(f"Expected changes for at most {len(stages)} stages of the image tower; got {len(between)}.")
     for index, stage in enumerate(stages):

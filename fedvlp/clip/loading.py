@@ -204,7 +204,6 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
 
 
 def _registered_config(spelling: str) -> dict[str, Any]:
-    """Look up open_clip's config of a name, with QuickGELU if the name has that suffix."""
     name = spelling.replace("/", "-")
     registered = open_clip.list_models()
     # Some names in open_clip's list have the suffix. For others it only changes the activation.

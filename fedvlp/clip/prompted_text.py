@@ -276,7 +276,6 @@ class DomainTextEncoder(nn.Module):
         return torch.stack([features[domain] for domain in domains], dim=1)
 
     def _encode(self, domains: list[int], prompts: Float[Tensor, "M L D"]) -> Sequence[Float[Tensor, "C d"]]:
-        """Encode all classes for some domains, each with its own prompt."""
         if not domains:
             return ()
         rows = [cast(PromptedTextEncoder, self.domain_encoders[domain]).rows for domain in domains]

@@ -178,7 +178,6 @@ class OpenCLIPTextTower(TextTower):
         return {"first": 0, "last": -1}.get(self._pool)
 
     def _read_positions(self, ids: TokenIds) -> Int[Tensor, "sequences"]:
-        """Find the position of the token that each text's feature is read from."""
         if self._fixed_position is not None:
             return torch.full((ids.shape[0],), self._fixed_position, device=ids.device)
         # CLIP's own end-of-text token has the highest number of all.

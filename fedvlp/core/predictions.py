@@ -114,7 +114,6 @@ def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) 
 
 
 def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples) -> dict[str, Samples]:
-    """Compute scores from counts [resamples, C] by true class, by predicted class, and of correct images."""
     has_images = by_label > 0
     recall = np.divide(right, by_label, where=has_images, out=np.zeros_like(by_label))
     is_used = by_label + by_prediction > 0

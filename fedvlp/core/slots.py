@@ -145,7 +145,6 @@ class IndicatorMean(Reducer):
 
     @staticmethod
     def _mean(old: Tensor, uploads: Tensor, sizes: Tensor) -> Tensor:
-        """Compute means [domains, ...] of ``uploads`` [clients, domains, ...], weighted by ``sizes`` [clients]."""
         # Differences are averaged, so that a domain that no client moved keeps its value exactly.
         moves = uploads.float() - old.float()
         weights = sizes[:, None] * moves.reshape(*moves.shape[:2], -1).any(2)  # [clients, domains]

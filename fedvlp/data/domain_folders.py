@@ -227,7 +227,6 @@ class DomainFolders(FederatedDataModule):
             log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(findings))
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        """Raise UserError if a domain has no images, or lacks a class without ``allow_missing_classes``."""
         empty = [domain for domain, names in classes.items() if not names]
         if empty:
             raise UserError(
@@ -457,7 +456,6 @@ def label_by_folders(
 
 
 def _parts(path: Path, folders: Sequence[str]) -> list[str]:
-    """Split an image's path into the names of the searched folder, the folders between, and the image."""
     for folder in folders:
         root = Path(folder).expanduser()
         if path != root and path.is_relative_to(root):

@@ -107,7 +107,6 @@ class BoundLoaders:
         return loaders
 
     def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
-        """Make the batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
         precompute = self.precompute
         selected = list(part.rows_by_domain.items())
         numbers = None if seed is None else self._domain_numbers(selected)
@@ -129,7 +128,6 @@ class BoundLoaders:
         )
 
     def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
-        """Find each selected domain's index among the source domains; None if the module does not need it."""
         return [self.domains.index(domain) for domain, _ in selected] if self.domains else None
 
     def _dataset(
@@ -139,7 +137,6 @@ class BoundLoaders:
         domains: Sequence[int] | None = None,
         classes: Sequence[int] = (),
     ) -> ImageDataset:
-        """Select rows of one or several domains, from the decoded images if they are cached."""
         if self._steps is not None and not is_augmented and all(domain in self._decoded for domain, _ in selected):
             decoded = [(self._decoded[domain], rows) for domain, rows in selected]
             images: list[Selection] = [(cached, np.searchsorted(cached.rows, rows)) for cached, rows in decoded]
@@ -166,7 +163,6 @@ class BoundLoaders:
                     self._decoded[domain] = decoded
 
     def _tensors(self, domain: str, precompute: Precompute) -> dict[str, Tensor]:
-        """Get a domain's constants from memory or from disk, or compute them."""
         if domain in self.features:
             return self.features[domain]
         rows = self._rows_to_cache(domain)

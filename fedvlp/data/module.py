@@ -153,7 +153,6 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def _out_of_distribution_images(self) -> dict[str, FolderImages]:
-        """Images that belong to none of the classes, by the folder's name; all of them are readable."""
         if self.out_of_distribution is None:
             return {}
         root = Path(self.out_of_distribution).expanduser().resolve()

@@ -106,7 +106,6 @@ class _Divided(Partitioner):
     def _divide_by_dirichlet(
         self, labels: Indices, num_clients: int, alpha: float, generator: np.random.Generator
     ) -> list[Indices]:
-        """Draw each client's share of each class, at most a hundred times, until each client has enough images."""
         best = 0
         for _ in range(100):
             pieces: list[list[Indices]] = [[] for _ in range(num_clients)]

@@ -196,7 +196,6 @@ class SplitPlan:
 
     @property
     def _tested(self) -> str:
-        """The test images of source domains, described; empty without any."""
         if self.official and self.official.has("test"):
             return "official test split"
         return f"test split {100 * self.rule.test_fraction:g} %" if self.rule.test_fraction else ""

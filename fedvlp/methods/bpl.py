@@ -13,13 +13,13 @@ Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of
     KL / D = mean of 1/2 (mu^2 + sigma^2 - 1 - log sigma^2)
 
 Deviations:
-    * Average: the paper is centralised; fedvlp averages log sigma^2, which gives the geometric mean of the clients'
+    * Average: The paper is centralised; fedvlp averages log sigma^2, which gives the geometric mean of the clients'
       variances and not a posterior given all images.
-    * Evaluation: the released code draws e_s for each batch, so its accuracy varies; fedvlp fixes the draws for all
+    * Evaluation: The released code draws e_s for each batch, so its accuracy varies; fedvlp fixes the draws for all
       images, clients and runs.
-    * Conditional form: the released code is correct only for batches of one image; fedvlp gives each image its own
+    * Conditional form: The released code is correct only for batches of one image; fedvlp gives each image its own
       draws and adds a draw to all vectors, so that larger batches are correct, too.
-    * Draws: the released instructions choose S and the epochs per data set; fedvlp uses the released config's S = 10.
+    * Draws: The released instructions choose S and the epochs per data set; fedvlp uses the released config's S = 10.
 """
 
 import math

@@ -10,15 +10,15 @@ style of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> 
     CE over all of these                                                       :meth:`CCST.losses`
 
 Deviations:
-    * Style transfer: the paper stylises images with a VGG encoder and a decoder; fedvlp changes the statistics of
+    * Style transfer: The paper stylises images with a VGG encoder and a decoder; fedvlp changes the statistics of
       features after ``stage`` of the image tower being trained. This needs no extra network and generates no image.
-    * Time: the paper sends styles once, before training; fedvlp collects them during a round and sends them after it
+    * Time: The paper sends styles once, before training; fedvlp collects them during a round and sends them after it
       (:class:`.ClientStatistics`), so the first round is plain training.
-    * Kinds of styles: the paper also has styles of single images; fedvlp has only overall styles, because those of
+    * Kinds of styles: The paper also has styles of single images; fedvlp has only overall styles, because those of
       single images reveal more and improve only some data sets.
-    * Standard deviation: the released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds
+    * Standard deviation: The released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds
       1e-5 only for an image's own style.
-    * Draws: the paper draws an image's styles once; fedvlp draws them in each step, because styles change in each
+    * Draws: The paper draws an image's styles once; fedvlp draws them in each step, because styles change in each
       round. It uses all styles if fewer than K are known.
 """
 

@@ -9,9 +9,9 @@ x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." ->
     h_theta: Linear - ReLU - Linear, d -> d / 16 -> D    Sec. 3.2; ``reduction``
 
 Deviations:
-    * Schedule: the paper trains for ten epochs; fedvlp trains for ten rounds of one epoch, and the cosine and the
+    * Schedule: The paper trains for ten epochs; fedvlp trains for ten rounds of one epoch, and the cosine and the
       warm-up also count rounds.
-    * Meta-Net: the paper does not state its input; fedvlp, like the released code, uses the normalised image feature.
+    * Meta-Net: The paper does not state its input; fedvlp, like the released code, uses the normalised image feature.
 """
 
 import torch.nn.functional as F

@@ -9,22 +9,22 @@ Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_promp
     server, Eqs. 4, 5; ensemble, Eq. 8                :meth:`DiPrompT.configure_phases`; :func:`.ensemble_logits`
 
 Deviations:
-    * Contrast (Eq. 3): the paper compares prompts, and its denominator has a prompt's product with itself in place of
+    * Contrast (Eq. 3): The paper compares prompts, and its denominator has a prompt's product with itself in place of
       the positive pair; fedvlp compares text features per class and puts the positive pair there. As printed, the term
       is not a loss. The other domains' features get no gradient.
-    * Beta average (Eq. 5): the paper's formula lacks a factor and is one round off; fedvlp takes the mean over rounds,
+    * Beta average (Eq. 5): The paper's formula lacks a factor and is one round off; fedvlp takes the mean over rounds,
       weighted by Beta densities.
-    * Query loss (Eq. 7): the paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).
-    * KL (Eq. 7): the paper has scalars and prints the new one first; fedvlp takes KL(hat || new) of softmaxes over
+    * Query loss (Eq. 7): The paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).
+    * KL (Eq. 7): The paper has scalars and prints the new one first; fedvlp takes KL(hat || new) of softmaxes over
       domains, as in distillation. hatV^Q is the Q-prompt at the start of the client's round.
-    * Start of the Q-prompt: the paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
+    * Start of the Q-prompt: The paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
       "with the domain of" is fixed.
-    * Upload of the Q-prompt: the paper's cost includes it, but its text does not; fedvlp follows the cost unless
+    * Upload of the Q-prompt: The paper's cost includes it, but its text does not; fedvlp follows the cost unless
       ``upload_query`` is false.
     * Ensemble (Eq. 8): fedvlp normalises each Z before mixing, and counts a negative cosine as 0: w_m are shares.
-    * Steps: the paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.
+    * Steps: The paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.
       It reads "T = 1 iteration" as one pass.
-    * Known domains: the paper states no loss for Q; fedvlp trains Q, by -log P(y, m | x), only without the ensemble,
+    * Known domains: The paper states no loss for Q; fedvlp trains Q, by -log P(y, m | x), only without the ensemble,
       because the ensemble does not use it.
     * Without the ensemble: Sec. 4.3.1 takes the D-prompt with the highest w_m; fedvlp lets Q choose it, as in Sec. 3.3.
 """

@@ -11,14 +11,14 @@ beta -> ``inner_rate``.
     CE(x; theta) + CE(x'; theta')                                        Eq. 6 and 9; :meth:`ELCFS.losses`
 
 Deviations:
-    * Task: the paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
-    * Bank: the paper shares all frequencies of all images; fedvlp shares only the frequencies that are mixed, of
+    * Task: The paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
+    * Bank: The paper shares all frequencies of all images; fedvlp shares only the frequencies that are mixed, of
       ``spectra`` images, collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client
       takes both steps on its own images.
-    * Draws: the released code draws a client first, takes lambda = 1, and mixes only the mean of each channel; fedvlp
+    * Draws: The released code draws a client first, takes lambda = 1, and mixes only the mean of each channel; fedvlp
       draws an image of the bank and, as the paper does, lambda for each image and step.
     * Gradient: fedvlp, like the released code, uses first-order MAML: theta' has derivative 1 with respect to theta.
-    * Clipping: the released code clips the inner gradient to [-100, 100] and pixels to [0, 255]; fedvlp clips neither.
+    * Clipping: The released code clips the inner gradient to [-100, 100] and pixels to [0, 255]; fedvlp clips neither.
 """
 
 from typing import Any
@@ -142,5 +142,4 @@ class ELCFS(ImageTowerLearner):
         return {"inner": inner, "outer": outer, "loss": inner.detach() + outer + (linear - linear.detach())}
 
     def _rows(self, spectrum: Tensor) -> Tensor:
-        """Compute the row indices of the frequencies from -m to m."""
         return torch.arange(-self.frequency, self.frequency + 1, device=spectrum.device) % spectrum.shape[2]

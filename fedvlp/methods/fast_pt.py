@@ -16,15 +16,15 @@ Symbols: I(x) image feature of length 1 -> ``features``; T(t_k, t_y) text featur
 A plain Trainer has images of all domains, and trains the transforms and the classifier of Eq. 7 at once.
 
 Deviations:
-    * Transforms: the paper trains them once, before the first round, for an unstated number of epochs; fedvlp trains
+    * Transforms: The paper trains them once, before the first round, for an unstated number of epochs; fedvlp trains
       them in each round, before the prompts. They learn by Adam, as in the paper, and the prompts by the optimizer.
-    * Upload: the paper sends a domain's prompt after the last round; fedvlp sends it in each round, to evaluate it.
-    * Mixture: the paper calls f's outputs "one-hot", but weights prompts by element; fedvlp takes f's probabilities.
+    * Upload: The paper sends a domain's prompt after the last round; fedvlp sends it in each round, to evaluate it.
+    * Mixture: The paper calls f's outputs "one-hot", but weights prompts by element; fedvlp takes f's probabilities.
     * Order and start: fedvlp puts P^G first, as in training and in the paper's figure. All P^D start from equal values.
     * Similarity: fedvlp takes sim(P, .) as the mean over classes of cosines between texts under P and texts of the
       domain or under P^G. It uses no temperature, as printed.
-    * Temperature of Eq. 2: the paper prints none; fedvlp uses CLIP's tau, as in Eq. 4.
-    * Losses: the paper sums L_A; fedvlp averages it like L_C, which the sum would outweigh.
+    * Temperature of Eq. 2: The paper prints none; fedvlp uses CLIP's tau, as in Eq. 4.
+    * Losses: The paper sums L_A; fedvlp averages it like L_C, which the sum would outweigh.
     * Networks: fedvlp's Q has a ReLU and no residual, and f reads moved features normalised to length 1.
 """
 
@@ -182,7 +182,6 @@ class FaSTPT(PromptLearner):
         return cross_entropy + contrast
 
     def _features(self, inputs: Inputs) -> Float[Tensor, "B d"]:
-        """Compute I(x), of length 1."""
         return F.normalize(self.precomputed(inputs)["features"], dim=-1)
 
     def _moved(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "M B d"]:
@@ -191,12 +190,10 @@ class FaSTPT(PromptLearner):
         return moved[0]
 
     def _is_own(self, domains: Int[Tensor, "B"]) -> Bool[Tensor, "M B"]:
-        """Mark the image's own domain."""
         return torch.arange(len(self.domain_prompts), device=domains.device)[:, None] == domains
 
     def _cross_entropies(
         self, features: Float[Tensor, "M B d"], texts: Float[Tensor, "C d"], labels: Int[Tensor, "B"]
     ) -> Float[Tensor, "M B"]:
-        """Compute the cross-entropy of each image in each domain."""
         logits = cosine_logits(features.flatten(0, 1), texts, self.clip.logit_scale)
         return F.cross_entropy(logits, labels.repeat(len(features)), reduction="none").view(features.shape[:2])

@@ -14,16 +14,16 @@ So features are pulled to the references, and references to the features of all 
 Deviations:
     * Source: fedvlp takes the losses, lambda_0 and y from the released script for PACS, because the paper was not
       available. The released script for VLCS has different losses and never updates its generator.
-    * Steps: the released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G. In
+    * Steps: The released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G. In
       a round's first epochs, it trains only by cross-entropy; fedvlp takes all steps at once, with one optimizer and
       one rate.
     * Features: fedvlp gives features and references the same length, because only the direction of CLIP's features
       matters, and applies no ReLU.
-    * Projection R: the released script divides it by its norm, but then draws it again with a norm of 45; fedvlp starts
+    * Projection R: The released script divides it by its norm, but then draws it again with a norm of 45; fedvlp starts
       it with norm 1 and trains it.
-    * Generator: the released code has 4,096 hidden units and 2,048 elements of z; fedvlp has 512 units, which match the
+    * Generator: The released code has 4,096 hidden units and 2,048 elements of z; fedvlp has 512 units, which match the
       0.52 M parameters that TRIP's authors count, and d elements. All clients start from the same weights.
-    * Cross-entropy: the released code smooths labels by 0.01; fedvlp does not smooth them.
+    * Cross-entropy: The released code smooths labels by 0.01; fedvlp does not smooth them.
 """
 
 from typing import Any

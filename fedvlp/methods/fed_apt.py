@@ -14,10 +14,10 @@ Q adaptive network, d x M -> ``domain_classifier``; t temperature -> ``temperatu
 
 Deviations:
     * Keys: fedvlp draws them from a seed. Clients of one domain share a key, as in the released code.
-    * Domains: the paper trains on all test domains; fedvlp has keys and outputs of Q only for source domains, because
+    * Domains: The paper trains on all test domains; fedvlp has keys and outputs of Q only for source domains, because
       no client has images of a held-out domain.
-    * Prompt length: the released code's default is 24; fedvlp uses L = 16, by which others count the method's cost.
-    * Equal scores: the released code divides by 0; fedvlp gives all domains the same weight, as with one domain.
+    * Prompt length: The released code's default is 24; fedvlp uses L = 16, by which others count the method's cost.
+    * Equal scores: The released code divides by 0; fedvlp gives all domains the same weight, as with one domain.
     * Mixtures: fedvlp gives the weights no gradient, which training does not need. With t = 0.01 most weights are
       one-hot, so it encodes each distinct mixture of a batch once.
     * Plain Trainer: without domains, fedvlp trains under the mean of the keys and pulls Q to the uniform distribution.
@@ -98,7 +98,6 @@ class FedAPT(PromptLearner):
         return {"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss}
 
     def _texts(self, weights: Float[Tensor, "B M"]) -> Float[Tensor, "B C d"]:
-        """Compute the text features under each image's mixture of keys."""
         if torch.compiler.is_exporting():  # the number of distinct mixtures depends on values
             each: Tensor = self.text(self.prompts(weights).flatten(1, 2))
             return each

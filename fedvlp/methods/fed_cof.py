@@ -13,11 +13,11 @@ S_c is unbiased if the images of a class are divided at random among clients. It
 server must see each client's class means.
 
 Deviations:
-    * Classes of only one client: the released code draws around the client's mean in its fine-tuning script, and takes
+    * Classes of only one client: The released code draws around the client's mean in its fine-tuning script, and takes
       S_c = 0 in its one-shot script; fedvlp takes 0.
-    * Shrinkage: the released code uses gamma 1 or 0.1, for features that are not normalised; fedvlp uses 0.003 for unit
+    * Shrinkage: The released code uses gamma 1 or 0.1, for features that are not normalised; fedvlp uses 0.003 for unit
       features, chosen on source validation.
-    * Text: the paper uses no text features; fedvlp adds zero-shot CLIP's classifier with weight alpha (0 in the paper),
+    * Text: The paper uses no text features; fedvlp adds zero-shot CLIP's classifier with weight alpha (0 in the paper),
       because the mixture is better on source validation.
 """
 

@@ -14,10 +14,10 @@ Symbols: P^k text prompt of domain k -> ``dual.text``; V, the image tokens [v]_1
 
 Deviations:
     * Loss: Eq. 7 of the paper lacks the minus sign; fedvlp follows Eq. 9 of its appendix, which has it.
-    * Attention: the paper uses <q_cls, k_j>; fedvlp divides it by the root of a head's width and averages over heads,
+    * Attention: The paper uses <q_cls, k_j>; fedvlp divides it by the root of a head's width and averages over heads,
       because the undivided products over tau_d = 0.1 would make w one-hot.
     * Mixture: fedvlp normalises each f_T^k first, so that a domain's weight does not depend on its feature's length.
-    * Held-out domains: the paper tests only seen domains; fedvlp classifies a held-out domain by the same mixture,
+    * Held-out domains: The paper tests only seen domains; fedvlp classifies a held-out domain by the same mixture,
       which needs no domain label.
     * Unstated values: fedvlp averages clients of one domain by training images, and uses batches of 32 images.
 """

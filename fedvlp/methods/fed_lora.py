@@ -10,7 +10,7 @@ Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``d
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
 
 Deviations:
-    * Average: the papers do not average; fedvlp averages A and B separately, because the mean of the clients' B A would
+    * Average: The papers do not average; fedvlp averages A and B separately, because the mean of the clients' B A would
       not have rank r.
     * Dropout: CLIP-LoRA uses 0.25 before A; fedvlp uses none, because it adds the low-rank updates to the weights.
     * Scale: CLIP-LoRA's code uses alpha / sqrt(r); fedvlp uses alpha / r, as LoRA does. At rank 2, ``alpha: 1.4142``
@@ -146,7 +146,6 @@ _SEPARATE_MAPS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q
 
 
 def _attention_weights(block: nn.Module) -> list[Tensor]:
-    """Find the weights of a block's query, key and value maps, in one tensor or in three."""
     for module in block.modules():
         layer: Any = module
         if getattr(layer, "in_proj_weight", None) is not None:

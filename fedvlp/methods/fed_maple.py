@@ -13,8 +13,8 @@ A prompt shorter than ``init_words`` replaces the first words, and the other wor
 the released code: "[v1][v2] of a dog." with L = 2.
 
 Deviations:
-    * Long prompts: if a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
-    * Maps: the released code starts all F_j but the first from copies of one map; fedvlp starts each from its own
+    * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
+    * Maps: The released code starts all F_j but the first from copies of one map; fedvlp starts each from its own
       values, with biases of 0.
 """
 

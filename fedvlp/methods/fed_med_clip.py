@@ -16,17 +16,17 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
     att <- plain mean over clients; MLP stays                                        :class:`.FedAvg`
 
 Deviations:
-    * Thresholds: the paper does not state how kappa learns. In the released code, its gradient is non-zero only if |u -
+    * Thresholds: The paper does not state how kappa learns. In the released code, its gradient is non-zero only if |u -
       kappa| > 1, and u starts near 0.02, so the masks stay open; fedvlp passes the gradient if |u - kappa| <= 1.
-    * Closed layers: the released code resets kappa to 0 if at most 1 % of a layer's outputs are left; fedvlp does not,
+    * Closed layers: The released code resets kappa to 0 if at most 1 % of a layer's outputs are left; fedvlp does not,
       because learned thresholds can open again.
-    * Weights of the divergences: the released code uses 1/2 for both. A commented-out line has w / 2 and (1 - w) / 2
+    * Weights of the divergences: The released code uses 1/2 for both. A commented-out line has w / 2 and (1 - w) / 2
       with the mean of each image's w; fedvlp uses w and 1 - w, with w from the batch's mean entropies.
-    * Entropies: the released code applies a softmax to probabilities before their logarithm; fedvlp does not, because
+    * Entropies: The released code applies a softmax to probabilities before their logarithm; fedvlp does not, because
       they are already normalised.
-    * Learning rates: the released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.
-    * Compression: the paper sends compressed half-precision values; fedvlp sends parameters uncompressed.
-    * Batches of one image: the released code skips them; fedvlp normalises them as in evaluation.
+    * Learning rates: The released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.
+    * Compression: The paper sends compressed half-precision values; fedvlp sends parameters uncompressed.
+    * Batches of one image: The released code skips them; fedvlp normalises them as in evaluation.
 """
 
 from typing import Literal

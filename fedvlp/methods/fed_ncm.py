@@ -8,9 +8,9 @@ Symbols: x image feature, t_c text feature of class c, unit vectors; n_c images 
     p(c | x) = softmax_c(s <w_c, x>)                            :meth:`.ClosedForm.forward`
 
 Deviations:
-    * Text: the paper has no text tower; fedvlp adds CLIP's text features with weight alpha, because the mixture is
+    * Text: The paper has no text tower; fedvlp adds CLIP's text features with weight alpha, because the mixture is
       better on source validation. ``text_weight: 0`` gives the paper's classifier.
-    * Next stage: the paper fine-tunes the network from the class means; fedvlp stops after them. ``LinearProbe`` with
+    * Next stage: The paper fine-tunes the network from the class means; fedvlp stops after them. ``LinearProbe`` with
       ``start: class_means`` continues to train the classifier.
 """
 

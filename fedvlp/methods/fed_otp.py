@@ -12,11 +12,11 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
 
 Deviations:
     * Held-out domains: fedvlp assigns the whole mass gamma to p_g, because there is no p_l.
-    * Iterations: the released code stops when the mean change over a batch is below 0.001; fedvlp runs all iterations,
+    * Iterations: The released code stops when the mean change over a batch is below 0.001; fedvlp runs all iterations,
       because an image's class would otherwise depend on its batch.
-    * Values: the released code's default lambda is 0.1, and its scripts use 0.01; fedvlp uses 0.1, and the scripts'
+    * Values: The released code's default lambda is 0.1, and its scripts use 0.01; fedvlp uses 0.1, and the scripts'
       gamma of 0.8.
-    * Towers: the released code rewrites ResNets' attention pool to get patches in the joint space; fedvlp needs a ViT.
+    * Towers: The released code rewrites ResNets' attention pool to get patches in the joint space; fedvlp needs a ViT.
 """
 
 from typing import Any

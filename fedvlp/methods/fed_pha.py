@@ -14,13 +14,13 @@ and ``target``, under p_k, p_G and p_k'; V_1, the main directions of p_G -> the 
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
 
 Deviations:
-    * Projection: the released code's decomposition has only L directions, so p_k' keeps only the part of p_k along the
+    * Projection: The released code's decomposition has only L directions, so p_k' keeps only the part of p_k along the
       minor directions (``projection: minor``). By default, fedvlp completes V to D directions as in FedPR, because the
       abstract disentangles conflicts with the global prompt. So p_k' is p_k without its part along the main directions
       of p_G. The paper's equations were not compared.
-    * Gradient of V: the released code differentiates the decomposition; fedvlp does not, because the gradient of
+    * Gradient of V: The released code differentiates the decomposition; fedvlp does not, because the gradient of
       singular vectors is unbounded if two singular values are equal.
-    * Prompt lengths: the paper also gives each client its own length, and the released code then reads all texts where
+    * Prompt lengths: The paper also gives each client its own length, and the released code then reads all texts where
       the longest one ends; fedvlp gives all prompts the same length.
 """
 

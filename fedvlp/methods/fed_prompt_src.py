@@ -13,7 +13,7 @@ and g0, f0 without; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; m
     P <- sum_k |S_k| P_k / sum_k |S_k|                          :class:`.FedAvg`
 
 Deviations:
-    * Average over time: the paper averages prompts over epochs; fedvlp averages the deployed prompts over rounds, and
+    * Average over time: The paper averages prompts over epochs; fedvlp averages the deployed prompts over rounds, and
       clients continue from the newest prompts.
     * Distances: fedvlp, like the released code, averages distances over elements and the KL over images and classes,
       because the weights 25 and 10 were chosen for these means.
@@ -105,5 +105,4 @@ class FedPromptSRC(IVLP):
 
 
 def _mean_distance(ours: Float[Tensor, "rows d"], frozen: Float[Tensor, "rows d"]) -> Float[Tensor, ""]:
-    """Compute the mean absolute difference of the elements of normalised features."""
     return F.l1_loss(F.normalize(ours.float(), dim=-1), F.normalize(frozen.float(), dim=-1))

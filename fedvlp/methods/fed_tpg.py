@@ -10,10 +10,10 @@ W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network``; v_
 theta does not depend on the classes, so it can be loaded into a module with different classes.
 
 Deviations:
-    * Classes: the paper's clients generate prompts from their own classes; fedvlp's clients all use the same classes.
-    * Network: the paper does not specify it; fedvlp follows the released code. It has layer norms before attention and
+    * Classes: The paper's clients generate prompts from their own classes; fedvlp's clients all use the same classes.
+    * Network: The paper does not specify it; fedvlp follows the released code. It has layer norms before attention and
       MLP, biases, no residual around the attention, and a residual around the MLP of 4 D units with a gated GELU.
-    * Rounds: the paper has 500 rounds of one epoch, about one step; fedvlp uses PromptFL's, with a cosine over them.
+    * Rounds: The paper has 500 rounds of one epoch, about one step; fedvlp uses PromptFL's, with a cosine over them.
 """
 
 import torch.nn.functional as F

@@ -12,10 +12,10 @@ Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t
     CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.FedProx`
 
 Deviations:
-    * Trained parameters: the tables of TRIP and PLAN count 149.62 M parameters, all of CLIP, and state neither loss nor
+    * Trained parameters: The tables of TRIP and PLAN count 149.62 M parameters, all of CLIP, and state neither loss nor
       code; fedvlp trains the image tower by cross-entropy. Its classifier is the text features of "a photo of a
       [class]."; ``towers: both`` trains all parameters.
-    * Optimizer: the papers state none; fedvlp uses AdamW with a small rate that decreases from the top layer to the
+    * Optimizer: The papers state none; fedvlp uses AdamW with a small rate that decreases from the top layer to the
       bottom (``layer_decay``) and no decay for vectors. At larger rates, CLIP forgets its pretraining (figures in the
       card).
     * Logit scale: CLIP's training limits it to 100; fedvlp trains it only with ``towers: both``, without a limit.

@@ -12,9 +12,9 @@ It is FedMaPLe without its maps from text to visual prompts, and FedPromptSRC wi
 CLIP. With prompts in only one tower, it is the study's LPT or VPT, which are PromptFL and FedPR (see the card).
 
 Deviations:
-    * Average: the released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
+    * Average: The released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
       sends only prompts, in single precision, because the average would round the frozen CLIP in each round.
-    * Long prompts: if a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
+    * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
 """
 
 from jaxtyping import Float

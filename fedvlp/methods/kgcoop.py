@@ -8,10 +8,10 @@ photo of a {class}." -> ``written.text_features``; N_c classes; lambda -> ``dist
     L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.losses`
 
 Deviations:
-    * Distance: the paper does not state whether features in L_kg are normalised; the released code takes the mean of
+    * Distance: The paper does not state whether features in L_kg are normalised; the released code takes the mean of
       1 - cos; fedvlp normalises them, as in the classifier. Its distance is twice the released one, so the released
       weight 8 is a ``distance_weight`` of 4.
-    * Template: the released code has one for each data set; fedvlp uses "a photo of a {}." for all.
+    * Template: The released code has one for each data set; fedvlp uses "a photo of a {}." for all.
 """
 
 import torch.nn.functional as F

@@ -15,14 +15,14 @@ As in the released code, a client classifies only by P_i, cos(f, h_c(P_i)) / tau
 after its first upload. A plain Trainer has only the prompt that it starts from.
 
 Deviations:
-    * Experts: the released script sends random ones; fedvlp sends the nearest, as the paper does. The code also
+    * Experts: The released script sends random ones; fedvlp sends the nearest, as the paper does. The code also
       removes the client from a list of prompts but indexes it by client number, so a client can get the wrong prompt
       or its own.
-    * Order: the released code trains clients one after another, and sends later clients the new prompts of earlier
+    * Order: The released code trains clients one after another, and sends later clients the new prompts of earlier
       ones; fedvlp sends the prompts of earlier rounds, so that the order of clients does not matter.
-    * Evaluation: the released code sends new experts to clients outside the cohort; fedvlp evaluates a client with the
+    * Evaluation: The released code sends new experts to clients outside the cohort; fedvlp evaluates a client with the
       experts that it trained with.
-    * Schedule: the released code advances one schedule with every local epoch of every client; fedvlp counts rounds in
+    * Schedule: The released code advances one schedule with every local epoch of every client; fedvlp counts rounds in
       P_i's cosine and warm-up, and keeps the gating's rate constant.
 """
 

@@ -10,10 +10,10 @@ phi = (P_base, d_n, W^Q, W^K, W^V, W^O) -> ``generator``; alpha -> ``server_lr``
     phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 5, 6                       :class:`.PromptGeneration`
 
 Deviations:
-    * Server step (Eqs. 5, 6): the paper descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
-    * Generator: the paper states neither the number of tokens of d_n, nor the generator's start and width; fedvlp uses
+    * Server step (Eqs. 5, 6): The paper descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
+    * Generator: The paper states neither the number of tokens of d_n, nor the generator's start and width; fedvlp uses
       L tokens, their width, and the start explained in :class:`.PromptGenerator`.
-    * Head: the paper's ViT has no text tower; fedvlp's head reads f(x) at length 1, and starts as CLIP's text features
+    * Head: The paper's ViT has no text tower; fedvlp's head reads f(x) at length 1, and starts as CLIP's text features
       over tau, which is zero-shot CLIP. With ``trains_head: false``, it is not trained.
     * Held-out domains: fedvlp classifies them with the mean descriptor's prompt and the text head.
     * Evaluation: fedvlp evaluates a client with P'_n, because its head was trained with P'_n.
@@ -187,7 +187,6 @@ class PromptGeneration(Strategy):
         self.clients.check(clients)
 
     def _prompt(self, state: State, client: int | None) -> Float[Tensor, "L W"]:
-        """Generate a prompt with the parameters `generator.*` of a state."""
         phi = {name.removeprefix("generator."): value for name, value in select(state, ("generator",)).items()}
         prompt: Tensor = functional_call(self.generator, phi, (client,))
         return prompt

@@ -10,12 +10,12 @@ class c under prompt n -> ``texts``; lambda -> ``epsilon``.
     p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`PLOT.forward`
 
 Deviations:
-    * Patches: the released code takes local features of a ResNet from a rewritten attention pool; fedvlp takes a ViT's
+    * Patches: The released code takes local features of a ResNet from a rewritten attention pool; fedvlp takes a ViT's
       patches through the last norm and the projection, as in FedOTP. The authors find these less discriminative, and
       propose PLOT++ for ViTs.
-    * Iterations: the released code stops when the mean change over a batch is below 0.01; fedvlp runs all iterations,
+    * Iterations: The released code stops when the mean change over a batch is below 0.01; fedvlp runs all iterations,
       because an image's class would otherwise depend on its batch.
-    * ImageNet: the released code adds the logits of the image feature and the mean text feature for this data set;
+    * ImageNet: The released code adds the logits of the image feature and the mean text feature for this data set;
       fedvlp treats all data sets alike.
     * Values: fedvlp uses the released code's N = 4, L = 16, lambda = 0.1 and 100 iterations.
 """

@@ -17,7 +17,7 @@ inequality, L_upper is at least the expectation of the cross-entropy under this 
 Class names precede the first quarter of the prompts, are in the middle of the second, and follow the others.
 
 Deviations:
-    * Source: the authors released no code; fedvlp follows re-implementations, which agree. They give the positions of
+    * Source: The authors released no code; fedvlp follows re-implementations, which agree. They give the positions of
       class names, the division by B + 1, a mean that is not normalised again, K = 32, B = 4, L = 16 and lambda = 0.1.
     * Draws: re-implementations use all prompts before they repeat one; fedvlp draws each step's prompts from all.
     * Optimizer: fedvlp uses PromptFL's, with a constant rate.

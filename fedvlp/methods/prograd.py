@@ -9,8 +9,8 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
     G = G_d - lambda (G_d . G_g / |G_g|^2) G_g          else Sec. 3.2; :func:`aligned_gradient`
 
 Deviations:
-    * Teacher: the released code has one template for each data set; fedvlp uses "a photo of a {}." for all.
-    * Noise: the released code divides by |G_g|^2 of any size; fedvlp takes G = G_d if |G_g| is at most sqrt(eps) |G_d|,
+    * Teacher: The released code has one template for each data set; fedvlp uses "a photo of a {}." for all.
+    * Noise: The released code divides by |G_g|^2 of any size; fedvlp takes G = G_d if |G_g| is at most sqrt(eps) |G_d|,
       with eps the precision of the prompt's type. If both models predict the same, G_g is rounding noise.
 """
 

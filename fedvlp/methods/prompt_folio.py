@@ -10,9 +10,9 @@ f(x) image feature, of length 1; theta -> ``local_share``.
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_L stays   :class:`.FedAvg`
 
 Deviations:
-    * Share: the paper derives an optimal theta from quantities that are not measured; fedvlp, like the released code,
+    * Share: The paper derives an optimal theta from quantities that are not measured; fedvlp, like the released code,
       uses a constant.
-    * Weights: the released code reads uploads in a different order than it stores them, so a prompt gets another
+    * Weights: The released code reads uploads in a different order than it stores them, so a prompt gets another
       client's weight; fedvlp weights each prompt by its own client's images.
     * Values: fedvlp uses the released code's theta of 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs, with a
       constant rate.

@@ -10,11 +10,11 @@ With ``kl_weight`` (beta) it is TRIP with one expert, a control that separates t
     CE + beta KL(p_zs || p), p_zs of zero-shot CLIP  TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
 Deviations:
-    * Average: the released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;
+    * Average: The released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;
       fedvlp weights by training images, as the paper does.
-    * Learning rate: the released code shares one CoOp schedule among all clients and advances it after every local
+    * Learning rate: The released code shares one CoOp schedule among all clients and advances it after every local
       epoch of every client; fedvlp keeps the rate constant, so that a run can be extended.
-    * Optimizer: the released code uses SGD with rate 0.001 and 5 epochs per round (``promptfl_released``); fedvlp uses
+    * Optimizer: The released code uses SGD with rate 0.001 and 5 epochs per round (``promptfl_released``); fedvlp uses
       rate 0.002, as CoOp's released code does.
 """
 

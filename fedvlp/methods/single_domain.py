@@ -6,7 +6,7 @@ Symbols: v_k prompt of client k, L x D -> ``prompt``; f(x) image feature -> ``fe
     p(c | x) = softmax_c(cos(w_c(v_k), f(x)) / tau)    CoOp, Eq. 2; :meth:`.PromptFL.forward`
 
 Deviations:
-    * Held-out domains: the papers do not state how they are tested; fedvlp reports the mean over the clients.
+    * Held-out domains: The papers do not state how they are tested; fedvlp reports the mean over the clients.
 """
 
 from collections.abc import Sequence

@@ -107,7 +107,6 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
 
 
 def _merge_clients(states: Mapping[int, State], group: str) -> State:
-    """Merge the tensors of all clients, named ``<group>/<client>/<name>``."""
     tensors: State = {}
     for client, state in states.items():
         tensors |= add_prefix(state, f"{group}/{client}")

@@ -60,7 +60,6 @@ def is_own_class(path: str) -> bool:
 
 
 def _importable(value: Any, key: str = "") -> Iterator[str]:
-    """Yield all strings that the parser might import, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _importable(inner, str(name))
@@ -91,7 +90,6 @@ def _parsed(text: str) -> Any:
 
 
 def _is_dotted_path(value: str) -> bool:
-    """Check whether a string is a dotted path into an existing module."""
     first, *others = value.split(".")
     if not others or not all(part.isidentifier() for part in (first, *others)):
         return False

@@ -195,7 +195,6 @@ class SitesEngine:
     def _accuracies(
         self, replies: Mapping[Client, Message | SiteError], class_names: Sequence[str]
     ) -> dict[str, float]:
-        """Compute each split's accuracy in percent, and store its class counts; log sites without a usable reply."""
         accuracies: dict[str, float] = {}
         for client, reply in replies.items():
             if isinstance(reply, SiteError) or reply.kind != "evaluated":

@@ -132,7 +132,6 @@ class SiteRegistry:
         return facts is None or (facts.images, facts.split) == (digests["images"], digests["split"])
 
     def _admit(self, node: str, reply: bytes | SiteError) -> None:
-        """Register a site if it is listed, passes all checks and its name is not taken."""
         message = _decode(reply)
         if isinstance(message, SiteError) or message.kind not in ("described", "refused", "waiting", "failed"):
             names = (f"The site {name!r}" for name, expected in self.data.nodes.items() if expected == node)

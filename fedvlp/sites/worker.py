@@ -346,7 +346,6 @@ class SiteWorker:
         return replace(task, add_ons=(*task.add_ons, NoisyUpload(ClientNoise(**values["noise"]))))
 
     def _states(self, group: str, name: str) -> StatesOnDisk:
-        """Load the client's tensors from the file that the server names, if any."""
         if name and not (self.store.folder / name).is_file():
             raise SiteProblem("has lost its personal tensors or optimizer state of an earlier round")
         return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
@@ -380,7 +379,6 @@ def describe_uploads(module: FederatedModule, description: Mapping[str, Any]) ->
 
 
 def _make_method(config: SiteConfig, description: Mapping[str, Any]) -> FederatedModule:
-    """Instantiate the server's method after checking every class in its config."""
     model = dict(description["model"])
     try:
         check_classes(Path("the server's config"), model, config.allow)

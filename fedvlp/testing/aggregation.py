@@ -73,7 +73,6 @@ def check_aggregator(aggregator: Aggregator) -> None:
 
 
 def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.dtype) -> None:
-    """Check that ``combine`` is a pure function that preserves names, shapes and number formats."""
     before = make_state(dtype)
     caller = f"{name}.combine"
     combined, again = call_twice(aggregator.combine, caller, make_uploads(before, count), _weights(count), before)
@@ -129,7 +128,6 @@ def check_strategy(
 
 
 def _check_aggregate(strategy: Strategy, name: str, server: ServerState, updates: Sequence[ClientUpdate]) -> None:
-    """Check that ``aggregate`` is a pure function whose server state has the same tensors."""
     caller = f"{name}.aggregate with {len(updates)} clients"
     after, again = call_twice(strategy.aggregate, caller, server, list(updates))
     require(isinstance(after, ServerState), f"{caller} must return a ServerState, not a {type(after).__name__}.")

@@ -101,7 +101,6 @@ def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name
 
 
 def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: str) -> None:
-    """Check that each image has one role, no client trains on a held-out domain, and the split is deterministic."""
     # Splits are drawn from the order of the images, so two objects must agree.
     for module in (data, other):
         module.prepare_data()

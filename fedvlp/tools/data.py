@@ -89,7 +89,6 @@ Train on a data set: fedvlp fit --config methods/promptfl --config data/pacs --d
 
 
 def _find_description(name: str) -> Description | None:
-    """Find the description of a data set by its name or config; None for folders."""
     normalised = normalise_name(name.removeprefix("data/"))
     if normalised in ("folders", "domainfolders", "classfolders"):
         return None
@@ -115,7 +114,6 @@ def _download(name: str, root: Path | None) -> None:
 
 
 def _check(name: str, root: Path) -> int:
-    """Print counts, names, notes and problems of images; return 1 if there are problems."""
     from fedvlp.data.benchmarks.comparison import compare
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
@@ -163,7 +161,6 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 
 
 def _class_names(manifest: Manifest, description: Description) -> str:
-    """Describe how class names in prompts differ from folder names."""
     from fedvlp.data.benchmarks.layouts import shorten
     from fedvlp.data.domain_folders import collect_classes
 

@@ -81,7 +81,6 @@ def evaluate(
 def _predict_states(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
 ) -> list[Predictions]:
-    """Predict a split with the shared state, or with the state of each client."""
     class_names = split.class_names
     classifier = module.for_classes(class_names) if class_names else module
     is_held_out = not split.clients

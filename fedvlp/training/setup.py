@@ -167,7 +167,6 @@ def set_up_data(
 
 
 def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:
-    """Make the function that computes the constants of images; None if the method has no constants to cache."""
     if not module.precomputes:
         return None
 

@@ -146,7 +146,6 @@ class PhaseTask:
         return strip_prefix(self.state.server.memory, f"{ADD_ON}/{self.index}/{number}")
 
     def _weights(self) -> dict[int, float]:
-        """Compute each client's weight in the strategy's averages: its number of images, or 1."""
         averages = [reducer for reducer in self.phase.strategy.reducers if isinstance(reducer, FedAvg)]
         # Also uniform if the strategy has no average, since the weights are not used then.
         is_uniform = all(average.weighting == "uniform" for average in averages)

@@ -240,7 +240,6 @@ class DPFedAvg(Aggregator):
 
 
 def _sum_clipped(states: Sequence[State], before: State, clip_norm: float) -> tuple[State, list[float]]:
-    """Sum the clipped updates in float64, and list their norms before clipping."""
     # In float64, because rounding in float32 could exceed the limit.
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in states[0].items()}
     norms: list[float] = []

@@ -65,7 +65,6 @@ def differences(manifest: Manifest, description: Description | None) -> list[str
 
 
 def _count_differences(manifest: Manifest, domain: str, description: Description) -> list[str]:
-    """Describe differences in a domain's numbers of images: in total and by part of the official split."""
     # Known bad images were published but are skipped, so they count as present.
     bad = [name for name in manifest.skipped.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
     counts = Counter(image.class_name for image in manifest.files[domain])

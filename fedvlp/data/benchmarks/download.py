@@ -95,7 +95,6 @@ def read_source(folder: Path) -> str | None:
 
 
 def _finish(description: Description, images: Path, root: Path, repository: str, revision: str, echo: Echo) -> None:
-    """Count the downloaded images, record their source, and move them to the root in one step."""
     manifest = read_manifest(images, description)
     problems = differences(manifest, description)
     if problems:
@@ -252,7 +251,6 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
 
 
 def _read_label_names(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:
-    """Read the names of each column's numbers from a file's metadata."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return {column: dict(enumerate(feature["names"])) for column, feature in features.items() if "names" in feature}

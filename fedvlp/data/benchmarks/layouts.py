@@ -151,7 +151,6 @@ def find_class(name: str, description: Description, source: str) -> str:
 
 
 def _check_exist(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
-    """Return the images that a source lists; raise UserError if a file is missing."""
     missing = [os.path.relpath(file.path, folder) for file in files if not os.path.isfile(file.path)]
     if missing:
         raise UserError(

@@ -74,7 +74,6 @@ def read_manifest(root: Path, description: Description) -> Manifest:
 
 
 def _missing(root: Path, description: Description) -> str:
-    """Describe the expected and the found folders of a data set at or below a root."""
     hint = "Check data.root"
     if description.download_source is not None:
         command = f"fedvlp data download {description.short_name} --root {shlex.quote(str(root))}"
@@ -98,7 +97,6 @@ def _missing(root: Path, description: Description) -> str:
 
 
 def _check_once(images: Sequence[ImageFile], folder: Path) -> None:
-    """Raise UserError if an image has two roles, or is listed twice."""
     # Without roles an image may have two classes: nine of ImageCLEF-DA show a bottle and a person, or a bus and a car.
     counts = Counter((image.path, "" if image.role else image.class_name) for image in images)
     repeated = sorted(os.path.relpath(path, folder) for (path, _), count in counts.items() if count > 1)

@@ -102,7 +102,6 @@ class Benchmark(DomainFolders):
         return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        """Raise UserError if a domain has no images, or lacks a class that the published domain has."""
         all_names = set().union(*classes.values())
         completed = {}
         for domain, names in classes.items():

@@ -272,7 +272,6 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _size_and_time(path: str) -> str:
-    """Read a file's size in bytes and modification time in nanoseconds; "missing" if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:

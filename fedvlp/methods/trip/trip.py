@@ -13,13 +13,13 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
 
 Deviations:
-    * Start of experts: the released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
+    * Start of experts: The released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
       each.
-    * Start of the clusters: the released code draws it from one generator for all images; fedvlp derives it from the
+    * Start of the clusters: The released code draws it from one generator for all images; fedvlp derives it from the
       image's pixels, so a route does not depend on the order of files or on the batch.
-    * Average: the released code weights by training and validation images and averages in half precision; fedvlp
+    * Average: The released code weights by training and validation images and averages in half precision; fedvlp
       weights by training images and averages in float32.
-    * Schedule, moving average: the paper has neither; the released code has both, and fedvlp offers them as options.
+    * Schedule, moving average: The paper has neither; the released code has both, and fedvlp offers them as options.
     * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step of the multiplier theta_m of
       a capacity; fedvlp takes cost and step from the released code: ||x - mu_m|| + theta_m, and 1e-4. Both update
       theta_m by the sizes after capping, so theta_m only falls.

@@ -20,7 +20,6 @@ def make_server_app(config: Path) -> ServerApp:
 
     @app.main()  # type: ignore[untyped-decorator]
     def train(grid: Grid, context: Context) -> None:
-        """Run the federation."""
         run_dir = Path(str(context.run_config["run-dir"])).expanduser()
         checkpoint = str(context.run_config["ckpt-path"])
         code = serve(config, GridTransport(grid), run_dir, checkpoint or None)

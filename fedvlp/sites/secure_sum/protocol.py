@@ -211,7 +211,6 @@ def sum_sites(
 
 
 def _single(answers: Mapping[str, Parts], size: int, threshold: int, action: str) -> dict[str, bytes]:
-    """Filter the answers that consist of one part under the site's own name."""
     usable = _usable(answers, lambda name: {name: size}, threshold, action)
     return {name: answer[name] for name, answer in usable.items()}
 
@@ -263,6 +262,5 @@ def _split(secret: bytes, threshold: int, count: int) -> list[bytes]:
 
 
 def _combine(shares: Sequence[tuple[int, bytes]]) -> bytes:
-    """Restore the secret from as many shares as the threshold, each with its index from 1."""
     halves = (slice(16), slice(16, 32))
     return b"".join(Shamir.combine([(index, share[half]) for index, share in shares], ssss=False) for half in halves)

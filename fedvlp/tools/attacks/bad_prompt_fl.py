@@ -107,7 +107,6 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
-    """Cycle endlessly through the clients, and yield a labelled batch of each client's training images."""
     # Without random crops, which would move the trigger.
     loaders = replace(data.loaders[""], precompute=None, train_transform=None)
     for number in count():

@@ -193,7 +193,6 @@ def _attack(
     source: str,
     parameters: Mapping[str, Tensor],
 ) -> tuple[Recovered, Gradient]:
-    """Recover images from the gradient of some parameters, and also return this gradient."""
     gradient = loss_gradient(module, images, labels, parameters)
     length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
     if not 0 < length < math.inf:

@@ -11,7 +11,7 @@ Symbols: x* -> ``images``; grad L(x, y) -> ``gradient``; alpha -> ``total_variat
 Deviations:
     * Squared distance: fedvlp divides it by the gradient's squared length, so that one ``total_variation`` suits both.
     * Optimizer: DLG uses L-BFGS; fedvlp uses the optimizer of Geiping et al. for both distances.
-    * Result: the papers use the images of the last step; fedvlp uses the step with the smallest distance, because the
+    * Result: The papers use the images of the last step; fedvlp uses the step with the smallest distance, because the
       attacker knows the distances.
     * Start: fedvlp starts from nearly grey images, because a hundred steps do not remove stronger noise.
 """

@@ -102,7 +102,6 @@ def _check_domains(images: dict[Client, list[RunImage]], measured: dict[str, lis
 
 
 def _sample(images: Sequence[RunImage], count: int, generator: torch.Generator) -> list[RunImage]:
-    """Sample up to ``count`` images, in their original order."""
     chosen = torch.randperm(len(images), generator=generator)[:count].sort().values
     return [images[index] for index in chosen.tolist()]
 

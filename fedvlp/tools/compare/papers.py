@@ -235,7 +235,6 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
 
 
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
-    """Format our numbers and their differences to the printed numbers, with the printed number of decimals."""
     # Papers and folders spell domains differently, such as "Real World" and "real_world".
     columns = {plain_name(name): name for name in table.columns}
     if table.is_whole:  # averages are comparable only over all domains

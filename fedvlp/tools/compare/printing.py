@@ -86,7 +86,6 @@ def _markdown(table: TextTable) -> str:
 
 
 def _latex(table: TextTable) -> str:
-    """Format a ``table`` environment for booktabs, with the notes in small print below the table."""
     columns = "l" * table.text_columns + "r" * (table.frame.shape[1] - table.text_columns)
     cells = table.frame.map(lambda cell: cell.translate(LATEX))
     for (row, title), command in table.marks.items():
@@ -151,7 +150,6 @@ def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str
 
 
 def _warnings(table: Table) -> list[str]:
-    """Describe signs of insufficient training that the numbers do not show, one line per kind."""
     rising: list[str] = []
     short: list[str] = []
     for method, runs in table.runs.items():
@@ -171,7 +169,6 @@ def _warnings(table: Table) -> list[str]:
 
 
 def _balance_notes(table: Table) -> list[str]:
-    """Describe rows that predict a single class, are no better than chance, or lack counts per class."""
     notes: list[str] = []
     unavailable: list[str] = []
     role = table.protocol.scored_role
@@ -190,7 +187,6 @@ def _balance_notes(table: Table) -> list[str]:
 
 
 def _notes(table: Table) -> list[str]:
-    """List versions by method, if they differ, and methods that were not evaluated."""
     shown = dict.fromkeys(method for method, _ in table.rows)
     by_version: dict[str, list[str]] = {}
     for method in shown:

@@ -155,7 +155,6 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
 def _label_rows(
     records: Sequence[Record], rounds: Sequence[str], role: str
 ) -> tuple[pd.DataFrame, dict[str, tuple[Record, ...]]]:
-    """Add method labels and round names to ``runs_frame``, and list the runs of each method."""
     zero_shot = {record.settings: _zero_shot_label(record) for record in records}
     labels = zero_shot | row_labels(record for record in records if record.method != ZERO_SHOT)
     runs: dict[str, tuple[Record, ...]] = {}
@@ -208,14 +207,12 @@ def _zero_shot_label(record: Record) -> str:
 
 
 def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
-    """Merge the seeds of a baseline if their accuracies are equal."""
     is_untrained = scores["round"] == UNTRAINED
     distinct = scores[is_untrained].groupby(["method", "column"])["accuracy"].nunique().groupby("method").max()
     return scores.assign(seed=scores["seed"].mask(is_untrained & (scores["method"].map(distinct) == 1), 0))
 
 
 def _average_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.DataFrame:
-    """Compute mean, deviation and number of seeds; sort methods, rounds and columns by ``order``."""
     long = by_seed.reset_index().melt(SEED, var_name="column", value_name="accuracy")
     groups = long.dropna(subset=["accuracy"]).groupby(CELL)["accuracy"]
     # pandas divides by n - 1, so a single seed has the deviation NaN.

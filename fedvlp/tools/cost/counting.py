@@ -75,7 +75,6 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
 
 
 def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Split arguments by the config of each method; all methods share the other configs and options."""
     configs = [argument for argument in dict.fromkeys(arguments) if argument.startswith(CONFIG_OPTION)]
     methods = [config for config in configs if names_a_method(find_config(config.removeprefix(CONFIG_OPTION)))]
     if not methods:

@@ -184,7 +184,6 @@ def _labels(rows: Sequence[Row]) -> list[str]:
 
 
 def _draw_all(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
-    """Draw one or several pictures, with at most ``MAX_SERIES`` consecutive items in each, split evenly."""
     if not items:
         return
     num_parts = math.ceil(len(items) / MAX_SERIES)

@@ -114,7 +114,6 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
 
 
 def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read the pictures in run folders, with title, caption, alt and content, and list missing pictures."""
     sections: list[dict[str, Any]] = []
     problems: list[str] = []
     for record in records:

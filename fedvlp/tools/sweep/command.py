@@ -132,7 +132,6 @@ def _run_locally(progress: SweepProgress, folder: Path, workers: int | None, dev
 
 
 def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> None:
-    """Submit the missing runs, unless tasks of this sweep are already queued."""
     progress.is_submitted = True
     missing = progress.missing
     sys.stdout.write(f"{len(progress.jobs)} runs in {array.folder}, {len(missing)} of them missing; ")
@@ -196,7 +195,6 @@ def _seeds(text: str) -> list[int]:
 
 
 def _slurm_array(options: argparse.Namespace, folder: Path) -> SlurmArray | None:
-    """Make the job array of a command line; None if runs are local."""
     values = {name: getattr(options, f"slurm.{name}") for name in (*SLURM_OPTIONS, "setup")}
     chosen = {name: value for name, value in values.items() if value is not None}
     if options.launcher == "slurm":

@@ -230,7 +230,6 @@ def _start(process: BaseProcess, device: str | None) -> None:
 
 
 def _run_job(job: Job, command: Callable[[Sequence[str]], int]) -> None:
-    """Run a job in this process, with all output in its log, and exit with its code."""
     if sys.platform != "win32":
         # Only the sweep receives Ctrl-C; it then stops each run once with SIGTERM.
         os.setsid()

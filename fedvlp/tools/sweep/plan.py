@@ -116,7 +116,6 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
 
 
 def _method(model: Any) -> SweepMethod:
-    """Make a method from the name of its config, or from a mapping with label, config and arguments."""
     content = {"config": model} if isinstance(model, str) else model
     is_mapping = isinstance(content, dict) and isinstance(content.get("config"), str)
     if not is_mapping or content.keys() - {"label", "config", "arguments"}:

@@ -94,7 +94,6 @@ def select_spaces(config: Namespace, search: Sequence[str]) -> list[Space]:
 
 
 def _has(config: Namespace, option: str) -> bool:
-    """Check whether a method has an option; all methods have the options of data and trainer."""
     part, name = option.split(".")[:2]
     return part != "model" or name in config.model.get("init_args", {})
 

@@ -13,20 +13,20 @@ Communication: a client also uploads two numbers: G_k of its previous round, and
 accuracy after its training, and measures the average at its next download. Held-out domains are not used.
 
 Deviations:
-    * Step size: the released code divides the step by 3, its number of clients; fedvlp divides it by the actual number
+    * Step size: The released code divides the step by 3, its number of clients; fedvlp divides it by the actual number
       of clients. Both divide by the largest absolute gap, which bounds the change of a weight.
-    * Mean gap: the released code does not subtract it; fedvlp follows the paper unless ``centered`` is false.
-    * Schedule: the released code uses d (1 - (r - 1) / R) in R + 1 rounds from 0, at first above d; fedvlp follows the
+    * Mean gap: The released code does not subtract it; fedvlp follows the paper unless ``centered`` is false.
+    * Schedule: The released code uses d (1 - (r - 1) / R) in R + 1 rounds from 0, at first above d; fedvlp follows the
       paper.
-    * Risk: the released code offers error rates and losses; fedvlp uses error rates.
-    * Cohorts: in fedvlp a client without a previous round has no gap and keeps its weight before all weights are
+    * Risk: The released code offers error rates and losses; fedvlp uses error rates.
+    * Cohorts: In fedvlp a client without a previous round has no gap and keeps its weight before all weights are
       normalized. The average of a cohort normalizes its clients' weights again.
-    * Ties: the released code divides by zero gaps, which makes the weights NaN; fedvlp then changes no weight. Gaps tie
+    * Ties: The released code divides by zero gaps, which makes the weights NaN; fedvlp then changes no weight. Gaps tie
       if all are within 1e-12 of their mean (of 0 if not centered), where rounding errors would become full steps. Real
       gaps of n images differ by 1 / n^2 or more.
     * Rounding: fedvlp rounds weights to multiples of 1e-9, at least 1e-9, so that their sums are exact and not 0.
-    * Skipped rounds: in fedvlp a client compares its previous tensors with the next average that it downloads.
-    * Shared domains: in fedvlp clients of one domain are evaluated on the same validation images.
+    * Skipped rounds: In fedvlp a client compares its previous tensors with the next average that it downloads.
+    * Shared domains: In fedvlp clients of one domain are evaluated on the same validation images.
 """
 
 from collections.abc import Mapping, Sequence

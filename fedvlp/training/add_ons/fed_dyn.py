@@ -12,11 +12,11 @@ Symbols: theta^{t-1} -> ``start``, theta_k^t -> ``trained``, grad L_k(theta_k^{t
 Communication: no extra tensors. A client stores as many values as it uploads.
 
 Deviations:
-    * Weights: the paper counts each client once; the released code has an alpha per client; fedvlp uses weights p_k.
+    * Weights: The paper counts each client once; the released code has an alpha per client; fedvlp uses weights p_k.
       The server's step starts from the method's mean or ``trainer.server.aggregation``, and h is scaled by the cohort's
       share of all weights. Training then converges where sum_k p_k grad L_k is zero, like FedAvg.
-    * Local training: the paper minimizes each client's objective; fedvlp takes steps or epochs, as in its experiments.
-    * Averages over rounds: the paper has none; fedvlp averages the tensors before the server's step.
+    * Local training: The paper minimizes each client's objective; fedvlp takes steps or epochs, as in its experiments.
+    * Averages over rounds: The paper has none; fedvlp averages the tensors before the server's step.
 """
 
 from dataclasses import dataclass

@@ -11,15 +11,15 @@ Symbols: x -> ``shared``, p_k -> share of ``weights``, tau_k -> ``steps``, |a_k|
 Communication: a client also uploads one number, |a_k|_1.
 
 Deviations:
-    * Length: the paper derives |a_k|_1 for SGD with momentum and with FedProx's term (Section 4.1); fedvlp measures it,
+    * Length: The paper derives |a_k|_1 for SGD with momentum and with FedProx's term (Section 4.1); fedvlp measures it,
       because methods use various optimizers. It is the distance, in learning rates, that the method's optimizer covers
       in tau_k steps along a gradient of 1, including proximal terms of FedProx and FedDyn. For Adam, whose steps
       are about one learning rate long, it is tau_k. The measurement ignores weight decay. It also ignores the factor of
       a learning-rate schedule, which would matter only with a proximal term.
-    * Effective steps: the released code computes tau_eff with FedProx as the mean of tau_k; fedvlp always computes it
+    * Effective steps: The released code computes tau_eff with FedProx as the mean of tau_k; fedvlp always computes it
       as the mean of |a_k|_1, because Section 4 of the paper defines it so.
     * Optimizer state: fedvlp measures with a new optimizer even if clients keep their optimizer's state between rounds.
-    * Aggregation: the paper averages; fedvlp rescales each upload to tau_eff steps, so that FedNova works with any
+    * Aggregation: The paper averages; fedvlp rescales each upload to tau_eff steps, so that FedNova works with any
       aggregator. It then combines the uploads with the method's strategy or ``trainer.server.aggregation``.
 """
 

@@ -12,11 +12,11 @@ Communication: no extra tensors. A client stores as many values as it trains. It
 because they need three more passes, one of them with gradients.
 
 Deviations:
-    * Representation: the paper adds a projection head; fedvlp uses :meth:`.FederatedModule.representation`. By default
+    * Representation: The paper adds a projection head; fedvlp uses :meth:`.FederatedModule.representation`. By default
       this is the logits minus their mean over classes, because the image features of many methods never change.
-    * First round: the paper takes z_prev from the initial model; fedvlp omits the term, because z would be attracted to
+    * First round: The paper takes z_prev from the initial model; fedvlp omits the term, because z would be attracted to
       and repelled from the same tensors.
-    * Personal tensors: the paper has none; fedvlp computes each of the three representations with the client's personal
+    * Personal tensors: The paper has none; fedvlp computes each of the three representations with the client's personal
       tensors of that time.
 """
 
@@ -86,8 +86,6 @@ def represent(module: FederatedModule, tensors: State, inputs: Inputs) -> Float[
 
 
 class _Representation(torch.nn.Module):
-    """A method's representation as a forward pass."""
-
     def __init__(self, module: FederatedModule) -> None:
         super().__init__()
         self.module = module
