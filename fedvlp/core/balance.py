@@ -47,9 +47,9 @@ def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
     the images are correct. Images that several clients' states classify count once.
 
     Returns:
-        ``balanced_accuracy``, the mean recall of classes with images; ``low`` and ``high``, the ends of its interval;
-        ``chance``, 100 / C for C classes to choose from; ``largest_class``, the accuracy of always predicting the
-        largest class; ``predicted_class``, the class with the most predictions; ``predicted`` and ``images``, its
+        ``balanced_accuracy``, the mean recall of classes with images. ``low`` and ``high``, the ends of its interval.
+        ``chance``, 100 / C for C classes to choose from. ``largest_class``, the accuracy of always predicting the
+        largest class. ``predicted_class``, the class with the most predictions. ``predicted`` and ``images``, its
         shares of predictions and images. Roles average over splits, except for the shares, which count all images.
 
     >>> scores = class_balance({"test/a": {"intact": (70, 70, 99), "broken": (30, 1, 1)}})["test"]

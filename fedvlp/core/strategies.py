@@ -320,8 +320,8 @@ def _newest_share(weights: Sequence[float], finished: int) -> float:
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
     """Make the share of round r in a Gaussian-weighted average, g_r / sum_{i <= r} g_i (PromptSRC, but over rounds).
 
-    g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the initial tensors have no share. ``mean`` is at
-    least 1, ``std`` above 0.
+    The weight g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the initial tensors have no share.
+    ``mean`` is at least 1, ``std`` above 0.
 
     >>> [round(gaussian_share(2.0, 1.0)(r), 3) for r in range(3)]
     [1.0, 0.622, 0.274]

@@ -86,8 +86,8 @@ def stratified_split(
 ) -> tuple[Indices, Indices]:
     """Draw validation images class by class; return the positions of training and validation images, ascending.
 
-    round(fraction n) of a class's n images validate, but at least one on each side if n >= 2. If a class has only one
-    image, it trains.
+    A class of n images gives round(fraction n) for validation, but at least one on each side if n >= 2. If a class has
+    only one image, it trains.
 
     Args:
         labels: Class of each image.

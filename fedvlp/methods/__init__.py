@@ -7,18 +7,18 @@ docstring of ``fedvlp`` has the names of tensor axes.
 Each docstring also lists deviations from the paper and from the released code. The following deviations apply to all
 methods, unless a docstring or a config states otherwise:
 
-* Backbone: some papers use a ResNet-50, ViT-B/32 or ViT-L/14; fedvlp uses ViT-B/16.
-* Centralised papers: fedvlp trains such a method on the clients and averages its trained tensors on the server. Rounds
-  and batch size are PromptFL's. An epoch of a learning-rate schedule becomes a round.
-* Average: several released codes average without weights; fedvlp weights by the clients' training images.
-* Optimizer: several released codes carry one optimizer's momentum from client to client; fedvlp creates a new
-  optimizer per client and round. Values that a paper omits, such as momentum 0.9 and weight decay 5e-4, come from the
-  released code or from Dassl, on which most released codes are built.
-* Augmentation: none, so that image features are computed once; ``data.augmentation`` adds random crops and flips.
-* Held-out domains: most papers test clients on their own domains; fedvlp tests on domains that no client has. For a
+* Backbone: Some papers use a ResNet-50, ViT-B/32 or ViT-L/14; fedvlp uses ViT-B/16.
+* Centralised papers: Clients train such a method, and the server averages its trained tensors. Rounds and batch size
+  are PromptFL's. An epoch of a learning-rate schedule becomes a round.
+* Average: Several released codes average without weights; fedvlp weights by the clients' training images.
+* Optimizer: Several released codes carry one optimizer's momentum from client to client; fedvlp creates a new optimizer
+  per client and round. Values that a paper omits, such as momentum 0.9 and weight decay 5e-4, come from the released
+  code or from Dassl, on which most released codes are built.
+* Augmentation: None, so that image features are computed once; ``data.augmentation`` adds random crops and flips.
+* Held-out domains: Most papers test clients on their own domains; fedvlp tests on domains that no client has. For a
   method with personal tensors, the shared part classifies, or the mean over all clients' models
   (``held_out_evaluation: mean``).
-* Result: several released codes report the best round on validation or test images; fedvlp reports the last round.
+* Result: Several released codes report the best round on validation or test images; fedvlp reports the last round.
 
 Buffers with ``persistent=False`` can be recomputed by every client, so they are neither sent nor saved.
 """

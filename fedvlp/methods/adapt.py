@@ -8,9 +8,9 @@ Paper: Wei et al., ADAPT, the later version of "Dual prompt tuning for domain-aw
     domain correspondence, in words                   :meth:`ADAPT.correspondence`
 
 Deviations:
-    * Domain correspondence: The paper gives neither a formula nor a weight for the loss "between each pair of visual
-      and textual outputs"; fedvlp uses -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j] with weight 1, which
-      follows these words. With ``domain_loss: attention``, it uses -log w_i of the client's domain i.
+    * Domain correspondence: The paper has a loss "between each pair of visual and textual outputs", without a formula
+      or weight. Following these words, fedvlp uses -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j] with weight
+      1. With ``domain_loss: attention``, it uses -log w_i of the client's domain i.
     * Loss: The paper's Algorithm 1 still prints Fed-DPT's loss; fedvlp follows the text, which has two cross-entropies.
     * Text tokens: The abstract's 0.08 M parameters imply a width of 768; fedvlp uses CLIP's 512, as the text does.
     * Fed-DPT: Its deviations apply as well, except for the loss.

@@ -18,7 +18,7 @@ Deviations:
     * Evaluation: The released code draws e_s for each batch, so its accuracy varies; fedvlp fixes the draws for all
       images, clients and runs.
     * Conditional form: The released code is correct only for batches of one image; fedvlp gives each image its own
-      draws and adds a draw to all vectors, so that larger batches are correct, too.
+      draws, each added to all vectors, so larger batches are correct, too.
     * Draws: The released instructions choose S and the epochs per data set; fedvlp uses the released config's S = 10.
 """
 

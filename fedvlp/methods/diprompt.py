@@ -16,12 +16,12 @@ Deviations:
       weighted by Beta densities.
     * Query loss (Eq. 7): The paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).
     * KL (Eq. 7): The paper has scalars and prints the new one first; fedvlp takes KL(hat || new) of softmaxes over
-      domains, as in distillation. hatV^Q is the Q-prompt at the start of the client's round.
+      domains, as in distillation. The Q-prompt at the start of the client's round is hatV^Q.
     * Start of the Q-prompt: The paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
       "with the domain of" is fixed.
     * Upload of the Q-prompt: The paper's cost includes it, but its text does not; fedvlp follows the cost unless
       ``upload_query`` is false.
-    * Ensemble (Eq. 8): fedvlp normalises each Z before mixing, and counts a negative cosine as 0: w_m are shares.
+    * Ensemble (Eq. 8): Each Z is normalised before mixing. The shares w_m count a negative cosine as 0.
     * Steps: The paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.
       It reads "T = 1 iteration" as one pass.
     * Known domains: The paper states no loss for Q; fedvlp trains Q, by -log P(y, m | x), only without the ensemble,
@@ -197,8 +197,9 @@ def given_domain(logits: Float[Tensor, "B C M"], domains: Int[Tensor, "B"]) -> F
 def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor, "C M d"]) -> Float[Tensor, "M"]:
     """Compute each domain's contrast of its handwritten prompt against the other domains' prompts (DiPrompT, Eq. 3).
 
-    It is the mean over classes of -log e^p / (e^p + sum_i e^{n_i}). p is the cosine between the features of the learned
-    and the handwritten prompt; n_i are the cosines with the other domains' features, which get no gradient.
+    It is the mean over classes of -log e^p / (e^p + sum_i e^{n_i}). The cosine p compares the features of the learned
+    and the handwritten prompt. The cosines n_i compare the learned prompt with the other domains' features, which get
+    no gradient.
 
     >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
     >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)

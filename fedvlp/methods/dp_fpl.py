@@ -15,15 +15,15 @@ k x D, recomputed in each step -> ``left``, ``right``; g gradient of a batch's l
     p_G <- p_G - eta (mean_i clip(g_i) + N(0, sigma_G^2))               Alg. 1, lines 15 to 17; :class:`.DPFedAvg`
 
 Deviations:
-    * Accounting: The paper's sigma = c S sqrt(T log(1 / delta)) / epsilon leaves c open; the released code takes c = 1
+    * Accounting: The paper's sigma = c S sqrt(T log(1 / delta)) / epsilon leaves c open. The released code takes c = 1
       and S = C_th / B for clipped means of B images. One image can change such a mean by more, so fedvlp does not use
       this epsilon. After one SGD step, a client sends p_G - eta clip(g). The config's ``DPFedAvg``, with limit eta C_th
       and noise z eta C_th on the sum, is line 16 with sigma_G = z C_th / N. Its accountant covers only the shared
       prompt, for all data of a client instead of one image. After more local steps, or with another optimizer, the
       server clips their result.
-    * Local noise: p_L never leaves its client, so no accountant covers its noise; fedvlp draws it from the run's seed.
-      It shows the cost of noise, but does not protect against anyone who knows the seed.
-    * Text: line 7 of the paper encodes each prompt; fedvlp encodes p_G + p_L, as Sec. 3.2 and the released code do.
+    * Local noise: No accountant covers p_L's noise, because p_L never leaves its client; fedvlp draws it from the run's
+      seed. It shows the cost of noise, but does not protect against anyone who knows the seed.
+    * Text: Line 7 of the paper encodes each prompt; fedvlp encodes p_G + p_L, as Sec. 3.2 and the released code do.
     * Eq. 4: The released code adds the last term, and all its clients step by the last client's local gradient; fedvlp
       follows the paper. So g_L is a projection of g, and equals g if k = L.
     * Values: The released code uses rate 0.001 with momentum for p_G and a tenth of it for p_L; fedvlp uses the paper's

@@ -15,9 +15,9 @@ Deviations:
     * Bank: The paper shares all frequencies of all images; fedvlp shares only the frequencies that are mixed, of
       ``spectra`` images, collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client
       takes both steps on its own images.
-    * Draws: The released code draws a client first, takes lambda = 1, and mixes only the mean of each channel; fedvlp
-      draws an image of the bank and, as the paper does, lambda for each image and step.
-    * Gradient: fedvlp, like the released code, uses first-order MAML: theta' has derivative 1 with respect to theta.
+    * Draws: The released code draws a client first, takes lambda = 1, and mixes only the mean of each channel. In
+      fedvlp, an image of the bank is drawn and, as in the paper, lambda for each image and step.
+    * Gradient: Like the released code, fedvlp uses first-order MAML: theta' has derivative 1 with respect to theta.
     * Clipping: The released code clips the inner gradient to [-100, 100] and pixels to [0, 255]; fedvlp clips neither.
 """
 

@@ -25,7 +25,7 @@ Deviations:
       domain or under P^G. It uses no temperature, as printed.
     * Temperature of Eq. 2: The paper prints none; fedvlp uses CLIP's tau, as in Eq. 4.
     * Losses: The paper sums L_A; fedvlp averages it like L_C, which the sum would outweigh.
-    * Networks: fedvlp's Q has a ReLU and no residual, and f reads moved features normalised to length 1.
+    * Networks: Q has a ReLU and no residual, and f reads moved features normalised to length 1.
 """
 
 from collections.abc import Sequence

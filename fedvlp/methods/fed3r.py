@@ -9,7 +9,7 @@ Symbols: x image feature, of length 1; e_y one-hot label; lambda -> ``ridge``; a
 
 Deviations:
     * Features: The paper uses a network pretrained on images, with random features as an option; fedvlp uses CLIP's
-      unit features, and adds zero-shot CLIP's classifier with weight alpha (``text_weight``, 0 in the paper), because
+      unit features. Zero-shot CLIP's classifier is added with weight alpha (``text_weight``, 0 in the paper), because
       the mixture is better on source validation.
     * Next stage: The paper fine-tunes from the solution; fedvlp stops after it.
 """

@@ -17,8 +17,8 @@ Deviations:
     * Steps: The released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G. In
       a round's first epochs, it trains only by cross-entropy; fedvlp takes all steps at once, with one optimizer and
       one rate.
-    * Features: fedvlp gives features and references the same length, because only the direction of CLIP's features
-      matters, and applies no ReLU.
+    * Features: Features and references have the same length, because only the direction of CLIP's features matters.
+      There is no ReLU.
     * Projection R: The released script divides it by its norm, but then draws it again with a norm of 45; fedvlp starts
       it with norm 1 and trains it.
     * Generator: The released code has 4,096 hidden units and 2,048 elements of z; fedvlp has 512 units, which match the

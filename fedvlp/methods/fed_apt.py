@@ -20,7 +20,7 @@ Deviations:
     * Equal scores: The released code divides by 0; fedvlp gives all domains the same weight, as with one domain.
     * Mixtures: fedvlp gives the weights no gradient, which training does not need. With t = 0.01 most weights are
       one-hot, so it encodes each distinct mixture of a batch once.
-    * Plain Trainer: without domains, fedvlp trains under the mean of the keys and pulls Q to the uniform distribution.
+    * Plain Trainer: Without domains, fedvlp trains under the mean of the keys and pulls Q to the uniform distribution.
 """
 
 import torch

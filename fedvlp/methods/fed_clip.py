@@ -12,8 +12,8 @@ feature T of class c -> ``text_features`` [C, d]; s scale -> ``clip.logit_scale`
 l is the cross-entropy. ``loss: cross_entropy`` uses -log p(y | x) instead, as many runs of FedCLIP do.
 
 Deviations:
-    * Loss: The paper's loss pushes an image away from every other text of its batch, including texts of its own class;
-      fedvlp uses it by default, and also offers ``cross_entropy``, which does not.
+    * Loss: The paper's loss pushes an image away from all other texts of its batch, even of its own class; fedvlp uses
+      it by default, and offers ``cross_entropy``, which does not.
     * Texts: The released code keeps the folder's name in "a picture of a <class>"; fedvlp replaces `_` by a space, as
       for all methods.
 """

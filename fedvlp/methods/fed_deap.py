@@ -14,13 +14,13 @@ feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_n
     P^g, h_s, h_d <- plain mean over clients; P^l stays                                  :class:`.FedAvg`
 
 Deviations:
-    * Alignment: The released code computes h_s(w) and h_d(w) without a gradient, so L_sa and L_da are constants; in
-      fedvlp they train the prompts, as the abstract requires, and the networks learn only from images.
+    * Alignment: The released code computes h_s(w) and h_d(w) without a gradient, so L_sa and L_da are constants. In
+      fedvlp, they train the prompts, as the abstract requires, and the networks learn only from images.
     * Local prompt: The released code takes two steps with accumulated gradients, so P^l gets the gradient of L_cls
-      twice; fedvlp takes one step, in which P^l gets the gradient of its own loss.
+      twice. In fedvlp's single step, P^l gets the gradient of its own loss.
     * Factor: The released code multiplies P^l by the mean image feature of a batch; fedvlp does not, because an image's
       class would depend on its batch.
-    * Frames: fedvlp draws them from fixed seeds, so that server and clients agree. E_M has only the source domains.
+    * Frames: They come from fixed seeds, so that server and clients agree. E_M has only the source domains.
     * Domain of L_da: The released clients have one domain each; fedvlp uses the shares of the domains in a batch.
 """
 

@@ -14,12 +14,12 @@ Symbols: P^k text prompt of domain k -> ``dual.text``; V, the image tokens [v]_1
 
 Deviations:
     * Loss: Eq. 7 of the paper lacks the minus sign; fedvlp follows Eq. 9 of its appendix, which has it.
-    * Attention: The paper uses <q_cls, k_j>; fedvlp divides it by the root of a head's width and averages over heads,
-      because the undivided products over tau_d = 0.1 would make w one-hot.
-    * Mixture: fedvlp normalises each f_T^k first, so that a domain's weight does not depend on its feature's length.
+    * Attention: The paper uses <q_cls, k_j>; fedvlp divides it by the root of a head's width and averages over heads.
+      Undivided products over tau_d = 0.1 would make w one-hot.
+    * Mixture: Each f_T^k is normalised first, so that a domain's weight does not depend on its feature's length.
     * Held-out domains: The paper tests only seen domains; fedvlp classifies a held-out domain by the same mixture,
       which needs no domain label.
-    * Unstated values: fedvlp averages clients of one domain by training images, and uses batches of 32 images.
+    * Unstated values: Clients of one domain are averaged by training images, and batches have 32 images.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class FedDPT(PromptLearner):
             server's prompts. With 0, they are replaced at once. With null, every client trains all text prompts.
         visual_momentum: Momentum of the image tokens; each is then trained only by its own domain. With null, every
             client trains all image tokens, and the server averages them.
-        components: Prompts in use: ``domain`` has one text prompt and one image token per domain; ``agnostic`` has one
-            unmixed text prompt and the image tokens; ``text`` has only the text prompt; ``visual`` has only the image
+        components: Prompts in use. ``domain`` has one text prompt and one image token per domain. ``agnostic`` has one
+            unmixed text prompt and the image tokens. ``text`` has only the text prompt. ``visual`` has only the image
             tokens, and classifies with the template "a photo of a".
     """
 

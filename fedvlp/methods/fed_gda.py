@@ -1,6 +1,6 @@
 """FedGDA: Gaussian classes with a shared covariance, from moments of CLIP features, mixed with zero-shot CLIP.
 
-Papers: Wang et al., "A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation", ICLR 2024; from federated sums,
+Papers: Wang et al., "A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation", ICLR 2024. From federated sums:
 Guan et al., "Capture Global Feature Statistics for One-Shot Federated Learning" (FedCGS), AAAI 2025, and GH-OFL, ICLR
 2026.
 
@@ -12,10 +12,10 @@ N images; alpha -> ``text_weight``; s logit scale.
                                                                 :meth:`FedGDA.classifier`
 
 Deviations:
-    * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d, and weight them by a number chosen on
-      each data set's validation images; fedvlp does not scale them. It weights the text part with a fixed number chosen
-      on source validation.
-    * Prior: fedvlp, like Wang et al., takes all classes as equally likely.
+    * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d. They weight them by a number chosen on
+      each data set's validation images. In fedvlp, discriminants are not scaled. A fixed weight of the text part was
+      chosen on source validation.
+    * Prior: Like Wang et al., fedvlp takes all classes as equally likely.
 """
 
 import torch

@@ -17,11 +17,11 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
 
 Deviations:
     * Thresholds: The paper does not state how kappa learns. In the released code, its gradient is non-zero only if |u -
-      kappa| > 1, and u starts near 0.02, so the masks stay open; fedvlp passes the gradient if |u - kappa| <= 1.
+      kappa| > 1, and u starts near 0.02, so the masks stay open. In fedvlp, the gradient passes if |u - kappa| <= 1.
     * Closed layers: The released code resets kappa to 0 if at most 1 % of a layer's outputs are left; fedvlp does not,
       because learned thresholds can open again.
     * Weights of the divergences: The released code uses 1/2 for both. A commented-out line has w / 2 and (1 - w) / 2
-      with the mean of each image's w; fedvlp uses w and 1 - w, with w from the batch's mean entropies.
+      with the mean of each image's w. In fedvlp, they are w and 1 - w, with w from the batch's mean entropies.
     * Entropies: The released code applies a softmax to probabilities before their logarithm; fedvlp does not, because
       they are already normalised.
     * Learning rates: The released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.

@@ -15,13 +15,13 @@ Deviations:
     * Attributes: The paper gets ten for each class from a language model; fedvlp uses ``attributes``, or ten of CLIP's
       templates instead.
     * Texts: The released code puts the image's domain in place of "photo", also in tests, and cuts texts after 77
-      letters; fedvlp uses "a photo of a [class], [attribute].", because a test image's domain is unknown.
+      letters. A test image's domain is unknown, so fedvlp uses "a photo of a [class], [attribute].".
     * Patches: The released code reads them before CLIP's first layer norm (``ln_pre``), which it then applies to
-      patches and prompts; fedvlp reads them after it, and applies it only to the prompts.
+      patches and prompts. In fedvlp, they are read after it, and it applies only to the prompts.
     * f_0: The released code flips the image in half of the batches; fedvlp leaves it unchanged.
     * Steps: The released code takes one step per client and round, on the last batch; fedvlp steps on each batch.
     * Last stage: The released code trains low-rank updates once the loss is below 0.5; fedvlp omits this stage.
-    * Schedule: fedvlp uses a cosine over the rounds, as for FedTPG, because the released code builds on FedTPG's.
+    * Schedule: A cosine over the rounds, as for FedTPG, because the released code builds on FedTPG's.
 """
 
 from __future__ import annotations

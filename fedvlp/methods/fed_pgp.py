@@ -13,7 +13,7 @@ z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i fe
 
 Deviations:
     * z_C: The released code has the letter X in place of words; fedvlp uses a handwritten prompt, as the paper does.
-    * Contrast: fedvlp, like the released code, contrasts the three features of each class and averages over classes.
+    * Contrast: Like the released code, fedvlp contrasts the three features of each class and averages over classes.
     * Values: The released code's defaults are rank 4 and mu 1; fedvlp uses its script's rank 8, mu 0.5 and tau 0.5.
     * Second prompt: The released script has a second prompt, but its logits are never correct; fedvlp omits it.
 """

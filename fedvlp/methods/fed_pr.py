@@ -13,10 +13,11 @@ As in the released code, only the last global prompts enter P^T P, and steps are
 which these prompts are untrained. Each client computes V_0 from the downloaded prompts, so V_0 is not sent.
 
 Deviations:
-    * Directions: The released code removes a fifth of the directions; but at most L singular values of P^T P are above
-      zero, so the solver chooses the other directions arbitrarily. fedvlp removes at most the L directions that P uses.
-    * Scale: The released code divides V_0 V_0^T by its Frobenius norm, sqrt(0.8 W) = 24.8 with ViT-B/16; fedvlp divides
-      the learning rate instead, 0.1 / 24.8 = 0.004, also in the first round.
+    * Directions: The released code removes a fifth of the directions. At most L singular values of P^T P are above
+      zero, so the solver chooses the other directions arbitrarily. Therefore, fedvlp removes at most the L directions
+      that P uses.
+    * Scale: The released code divides V_0 V_0^T by its Frobenius norm, sqrt(0.8 W) = 24.8 with ViT-B/16. Instead,
+      fedvlp divides the learning rate, 0.1 / 24.8 = 0.004, also in the first round.
     * Prompts: The released code has 20 per block and draws them uniformly from [0, 1]; fedvlp has 8, as counted in
       PLAN's tables, and draws them from N(0, 0.02).
     * Task: The paper reconstructs images in 50 rounds of 10 epochs; fedvlp classifies, with the rounds and batches of

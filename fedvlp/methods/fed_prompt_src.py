@@ -15,7 +15,7 @@ and g0, f0 without; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; m
 Deviations:
     * Average over time: The paper averages prompts over epochs; fedvlp averages the deployed prompts over rounds, and
       clients continue from the newest prompts.
-    * Distances: fedvlp, like the released code, averages distances over elements and the KL over images and classes,
+    * Distances: Like the released code, fedvlp averages distances over elements and the KL over images and classes,
       because the weights 25 and 10 were chosen for these means.
 """
 

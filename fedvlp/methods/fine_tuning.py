@@ -1,8 +1,8 @@
 """Fine-tuning: all clients train CLIP's own weights, and the server averages them, under FedAvg or FedProx.
 
 Papers: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017
-(FedAvg); Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx), both as in the tables of
-TRIP and PLAN; Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022 (linear head).
+(FedAvg). Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx), both as in the tables of
+TRIP and PLAN. Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022 (linear head).
 
 Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t_c text feature of class c; s scale
 -> ``logit_scale``; W, b -> ``head``; theta trained parameters; mu -> ``FedProx.weight``.

@@ -24,7 +24,7 @@ Deviations:
     * Contrast: The released code counts an image without a partner in P with the logarithm of 1e-7 over the
       denominator; fedvlp omits such images from the mean.
     * Values: The released weights are 0, and the paper's were searched; fedvlp uses weights 0.1, tau 1 and no dropout.
-    * Position and batches: prompts pass CLIP's first normalisation; batches come from the pool of all domains.
+    * Position and batches: Prompts pass CLIP's first normalisation; batches come from the pool of all domains.
 """
 
 import torch

@@ -85,8 +85,8 @@ class ImageTowerLearner(PromptLearner):
 
         Args:
             images: Pixels preprocessed by CLIP's transform.
-            between: `between[j]` changes the output of stage j + 1: the tokens [B, P, W] of a ViT's block, or the
-                feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
+            between: `between[j]` changes the output of stage j + 1. A ViT's stage is a block with tokens [B, P, W].
+                ResNets and ConvNeXts have four stages with feature maps [B, channels, height, width].
         """
         return self.image_tower.features(images, between)
 

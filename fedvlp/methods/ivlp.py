@@ -1,7 +1,7 @@
 """IVLP: separate prompts in both towers, averaged over clients.
 
-Papers: Wang et al., "An Empirical Study of Federated Prompt Learning for Vision Language Model", IJCAI 2025; the
-independent vision-language prompting is the baseline of MaPLe and PromptSRC (Khattak et al., CVPR and ICCV 2023).
+Papers: Wang et al., "An Empirical Study of Federated Prompt Learning for Vision Language Model", IJCAI 2025.
+Independent vision-language prompting is the baseline of MaPLe and PromptSRC (Khattak et al., CVPR and ICCV 2023).
 
 Symbols: P^T, J x L x D -> ``prompts["text"]``; P^V, J x L x W -> ``prompts["visual"]``; J -> ``depth``.
     prompts replaced before each of the first J blocks    :class:`.DeepPromptedCLIP`
@@ -13,7 +13,7 @@ CLIP. With prompts in only one tower, it is the study's LPT or VPT, which are Pr
 
 Deviations:
     * Average: The released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
-      sends only prompts, in single precision, because the average would round the frozen CLIP in each round.
+      sends only prompts, in single precision. The average would otherwise round the frozen CLIP in each round.
     * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
 """
 

@@ -11,7 +11,7 @@ Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale; n_
 Deviations:
     * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes SGD steps on each client, because no site has
       all images.
-    * Class means: with ``start: class_means``, fedvlp computes them in the first round and takes no steps in it. This
+    * Class means: With ``start: class_means``, fedvlp computes them in the first round and takes no steps in it. This
       round sends as much as any other.
 """
 

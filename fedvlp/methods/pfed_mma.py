@@ -14,15 +14,15 @@ photo of a [class c].".
 Deviations:
     * Adapter: The paper's adapter reads z, and delta is "such as GELU"; fedvlp's, like the released code's, reads
       ln(z), which has the same scale in all blocks, and delta is ReLU.
-    * Gradients: The released code divides them by alpha = 0.001, with a rate of 0.001 and a decay of 5e-4; fedvlp uses
-      a rate of 0.001 / alpha and a decay of 5e-4 alpha. With SGD, the steps are the same.
+    * Gradients: The released code divides them by alpha = 0.001, with a rate of 0.001 and a decay of 5e-4. With a rate
+      of 0.001 / alpha and a decay of 5e-4 alpha, the SGD steps of fedvlp are the same.
     * Rounds: The released README names base2new.sh (100 rounds of one local epoch, batches of 32) and DomainNet.sh (50,
-      1, 32); fedvlp uses 50 rounds of two local epochs with batches of 16, from base2new-2.sh.
+      1, 32). From base2new-2.sh, fedvlp takes 50 rounds of two local epochs with batches of 16.
     * Depth: In a tower with more blocks than the other, the released code counts blocks with adapters from the first;
       fedvlp counts them from the last.
     * Evaluation: The released code measures every client with the text features of the first client's first round;
       fedvlp uses the client's own.
-    * Held-out domains: fedvlp averages the probabilities of all clients, because without personal maps the method is
+    * Held-out domains: The probabilities of all clients are averaged, because without personal maps the method is
       zero-shot CLIP.
     * Cohort: In the released code, all clients take part in the first round; in fedvlp, only the cohort does.
 """

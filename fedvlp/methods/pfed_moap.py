@@ -19,7 +19,7 @@ Deviations:
       removes the client from a list of prompts but indexes it by client number, so a client can get the wrong prompt
       or its own.
     * Order: The released code trains clients one after another, and sends later clients the new prompts of earlier
-      ones; fedvlp sends the prompts of earlier rounds, so that the order of clients does not matter.
+      clients. The order of clients does not matter in fedvlp, which sends the prompts of earlier rounds.
     * Evaluation: The released code sends new experts to clients outside the cohort; fedvlp evaluates a client with the
       experts that it trained with.
     * Schedule: The released code advances one schedule with every local epoch of every client; fedvlp counts rounds in

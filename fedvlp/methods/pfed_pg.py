@@ -15,7 +15,7 @@ Deviations:
       L tokens, their width, and the start explained in :class:`.PromptGenerator`.
     * Head: The paper's ViT has no text tower; fedvlp's head reads f(x) at length 1, and starts as CLIP's text features
       over tau, which is zero-shot CLIP. With ``trains_head: false``, it is not trained.
-    * Held-out domains: fedvlp classifies them with the mean descriptor's prompt and the text head.
+    * Held-out domains: The mean descriptor's prompt and the text head classify them.
     * Evaluation: fedvlp evaluates a client with P'_n, because its head was trained with P'_n.
 """
 

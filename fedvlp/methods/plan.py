@@ -13,13 +13,13 @@ A client that never took part has an empty slot, which the mixture ignores, and 
 plain Trainer has no other clients: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the trained prompts.
 
 Deviations:
-    * Aggregators: The paper states neither r nor the shape and scale of q; fedvlp uses r = 8, which comes nearest to
-      the paper's cost, and <q, mean of phi over tokens> / sqrt(width). The paper mixes psi(T_k); fedvlp mixes T_k +
-      psi(T_k) with a psi that starts at zero, so that the first mixture is nearly the mean.
-    * Released aggregator: The released code mixes by a transformer with 81.9 M parameters, which fedvlp offers as an
-      option, without these defects: the text aggregator is never trained; after the first round, the local loss does
-      not reach the prompts, and stage 1 trains the visual aggregator, because the reference has a gradient; mixed-up
-      names leave 4 of 72 slots stale (11 of 120 for DomainNet).
+    * Aggregators: The paper states neither r nor the shape and scale of q; fedvlp uses r = 8, nearest to the paper's
+      cost, and <q, mean of phi over tokens> / sqrt(width). The paper mixes psi(T_k); fedvlp mixes T_k + psi(T_k) with a
+      psi that starts at zero, so that the first mixture is nearly the mean.
+    * Released aggregator: The released code mixes by a transformer with 81.9 M parameters. Optionally, fedvlp does so
+      without these defects: The text aggregator is never trained. After the first round, the local loss does not reach
+      the prompts, and stage 1 trains the visual aggregator, because the reference has a gradient. Mixed-up names leave
+      4 of 72 slots stale (11 of 120 for DomainNet).
     * First reference: The paper does not state its templates; fedvlp uses 60, as the released code does.
     * Optimizer: The released code's SGD has momentum 0.9 and weight decay 5e-4 (``plan_released``); fedvlp's has
       neither, because the paper mentions neither.

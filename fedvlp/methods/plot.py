@@ -17,7 +17,7 @@ Deviations:
       because an image's class would otherwise depend on its batch.
     * ImageNet: The released code adds the logits of the image feature and the mean text feature for this data set;
       fedvlp treats all data sets alike.
-    * Values: fedvlp uses the released code's N = 4, L = 16, lambda = 0.1 and 100 iterations.
+    * Values: The released code's N = 4, L = 16, lambda = 0.1 and 100 iterations.
 """
 
 import torch

@@ -18,8 +18,9 @@ Class names precede the first quarter of the prompts, are in the middle of the s
 
 Deviations:
     * Source: The authors released no code; fedvlp follows re-implementations, which agree. They give the positions of
-      class names, the division by B + 1, a mean that is not normalised again, K = 32, B = 4, L = 16 and lambda = 0.1.
-    * Draws: re-implementations use all prompts before they repeat one; fedvlp draws each step's prompts from all.
+      class names, the division by B + 1, and a mean that is not normalised again. Their values are K = 32, B = 4, L =
+      16 and lambda = 0.1.
+    * Draws: Re-implementations use all prompts before they repeat one; fedvlp draws each step's prompts from all.
     * Optimizer: fedvlp uses PromptFL's, with a constant rate.
 """
 

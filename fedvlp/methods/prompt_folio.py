@@ -14,8 +14,8 @@ Deviations:
       uses a constant.
     * Weights: The released code reads uploads in a different order than it stores them, so a prompt gets another
       client's weight; fedvlp weights each prompt by its own client's images.
-    * Values: fedvlp uses the released code's theta of 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs, with a
-      constant rate.
+    * Values: The released code's theta of 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs. The rate is
+      constant.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ Deviations:
     * Average: The released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;
       fedvlp weights by training images, as the paper does.
     * Learning rate: The released code shares one CoOp schedule among all clients and advances it after every local
-      epoch of every client; fedvlp keeps the rate constant, so that a run can be extended.
+      epoch of every client. In fedvlp, the rate is constant, so that a run can be extended.
     * Optimizer: The released code uses SGD with rate 0.001 and 5 epochs per round (``promptfl_released``); fedvlp uses
       rate 0.002, as CoOp's released code does.
 """

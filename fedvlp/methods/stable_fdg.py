@@ -13,13 +13,13 @@ images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p fea
     CE over all of these                                                               :meth:`StableFDG.losses`
 
 Deviations:
-    * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear layer
-      of h, which starts at 0, to the classification by CLIP's text features. The input h passes a layer norm without
+    * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer. To the classification by
+      CLIP's text features, fedvlp adds a linear layer of h that starts at 0. The input h passes a layer norm without
       scale and shift, because the tower's inner features are not normalised.
     * Stages: The released code explores after each of three stages; fedvlp shifts and explores after one stage, each
       with probability 1/2 per step. Repeated images also run through the earlier stages.
-    * Phi: The released code computes it before training and draws m once per round; fedvlp collects it during training
-      (:class:`.ClientStatistics`), so that no extra pass is needed, and draws m in each step.
+    * Phi: The released code computes it before training and draws m once per round. To avoid an extra pass, fedvlp
+      collects it during training (:class:`.ClientStatistics`). It draws m in each step.
     * Single images: The released code pairs the only image of a class from another batch; fedvlp pairs it with itself,
       because a step sees only its own batch.
     * Seeds of k-means++: The released code gives the first images the means of clusters around the seeds; fedvlp keeps

@@ -10,17 +10,18 @@ validation loss at evaluation i -> ``loss``; N_s -> ``start_patience``, N_e -> `
 The losses use only the source domains' validation images, and no image of a held-out domain.
 
 Deviations:
-    * Evaluations: fedvlp, like the released code, evaluates once per round and averages the round of t_s as a whole.
-      All rounds have equally many steps, so the mean of their means is the mean of their steps.
-    * Interval: The released code omits t_s or counts an evaluation twice, and includes evaluations before t_s; with its
-      settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves). fedvlp follows the paper.
+    * Evaluations: Like the released code, fedvlp evaluates once per round and averages the round of t_s as a whole. All
+      rounds have equally many steps, so the mean of their means is the mean of their steps.
+    * Interval: The released code omits t_s or counts an evaluation twice, and includes evaluations before t_s. With its
+      settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves), so fedvlp follows the
+      paper.
     * No t_e: If training ends before N_e losses in a row are above the threshold, fedvlp averages until the last round.
-    * No t_s: If training ends before t_s, the paper averages all steps, and the released code those of the last round;
-      fedvlp averages from the round of the lowest loss, because t_s would be there if the loss no longer fell. The
-      evaluation after each round uses the mean that would be deployed if training ended there.
+    * No t_s: If training ends before t_s, the paper averages all steps, and the released code the steps of the last
+      round. In this case, fedvlp averages from the round of the lowest loss, because t_s would be there if the loss no
+      longer fell. The evaluation after each round uses the mean that would be deployed if training ended there.
     * Network: The paper uses a ResNet-50, a linear layer and Adam; fedvlp uses CLIP's image tower, text features and
       AdamW, as in fine-tuning.
-    * After t_e: fedvlp continues training, to show the rest of the curve, but keeps the deployed mean.
+    * After t_e: Training continues, to show the rest of the curve, without changing the deployed mean.
 """
 
 from __future__ import annotations

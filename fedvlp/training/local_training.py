@@ -98,8 +98,8 @@ class ExponentialDecay(Schedule):
 class CosineDecay(Schedule):
     """Cosine decay: the factor in round r is (1 + cos(pi r / R)) / 2, as in CoOp.
 
-    CoOp and methods based on it warm up for one epoch at 1e-5, and count r from the end of the warm-up. fedvlp replaces
-    epochs by rounds, so with this warm-up one of 15 rounds is the warm-up.
+    CoOp and methods based on it warm up for one epoch at 1e-5, and count r from the end of the warm-up. Since fedvlp
+    counts rounds instead of epochs, one of 15 rounds is then the warm-up.
 
     Args:
         warmup_rounds: Rounds at the start that train at ``warmup_lr``.

@@ -95,8 +95,8 @@ def read_json(path: Path) -> Any:
 def checked_values(value: Any, depth: int = 0) -> Any:
     r"""Check a value from JSON or YAML, and escape control characters in its strings.
 
-    Raises UserError for values that no run writes. They are numbers that are not finite or beyond 1e15 (integers beyond
-    63 bits), strings and lists longer than 25,000, objects of more than 100,000 entries, and more than 30 levels.
+    Raises UserError for values that no run writes. Numbers must be finite and at most 1e15 (integers 63 bits). Strings
+    and lists have at most 25,000 entries, objects 100,000, and there are at most 30 levels.
 
     >>> checked_values({"name": "photo \x1b[31m", "shots": [1, None]})
     {'name': 'photo \\x1b[31m', 'shots': [1, None]}

@@ -1,7 +1,7 @@
 """Mean of clipped updates with Gaussian noise, for differential privacy of each client.
 
 Papers: McMahan et al., Learning differentially private recurrent language models, ICLR 2018 (DP-FedAvg, Algorithm 1
-with flat clipping, equal weights and the estimator of fixed denominator); Andrew et al., Differentially private
+with flat clipping, equal weights and the estimator of fixed denominator). Andrew et al., Differentially private
 learning with adaptive clipping, NeurIPS 2021 (Algorithm 1, Theorem 1).
 
 Symbols: S, C -> ``clip_norm``; z -> ``noise_multiplier``; gamma -> ``quantile``; eta_C -> ``clip_learning_rate``;
@@ -100,9 +100,9 @@ def noised_upload(noise: ClientNoise, upload: State, before: State, client_seed:
 class DPFedAvg(Aggregator):
     """Differentially private mean: clipped updates plus Gaussian noise, divided by a fixed number of clients.
 
-    before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all tensors that are
-    combined together. Each client counts once, regardless of its number of images. A skipped client adds zero and m
-    does not change, which hides whether the client took part.
+    The result is before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all
+    tensors that are combined together. Each client counts once, regardless of its number of images. A skipped client
+    adds zero and m does not change, which hides whether the client took part.
 
     With a quantile the limit S follows the quantile of the updates' norms: S <- S exp(-eta_C (b - gamma)), where b is
     the noised share of updates within S. The noise on the updates increases such that both releases together are as

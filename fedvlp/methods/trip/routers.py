@@ -8,7 +8,7 @@
     random (Table V), or equal weights         :class:`RandomRouter`, :class:`UniformRouter`
 
 Deviations:
-    * Matching to experts: fedvlp compares clusters and experts in the joint space, because their widths W and D differ.
+    * Matching to experts: Clusters and experts are compared in the joint space, because their widths W and D differ.
     * Image routing (Fig. 3): The paper has a router that clusters the images of a batch; fedvlp omits it, because an
       image's prediction would depend on its batch. The paper's "global image features" are f(x).
     * Learned routing: The paper does not state how tokens are combined; fedvlp averages their probabilities, because

@@ -15,14 +15,14 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
 Deviations:
     * Start of experts: The released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
       each.
-    * Start of the clusters: The released code draws it from one generator for all images; fedvlp derives it from the
-      image's pixels, so a route does not depend on the order of files or on the batch.
+    * Start of the clusters: The released code draws it from one generator for all images. In fedvlp, it depends only on
+      the image's pixels, so a route does not depend on file order or batch.
     * Average: The released code weights by training and validation images and averages in half precision; fedvlp
       weights by training images and averages in float32.
     * Schedule, moving average: The paper has neither; the released code has both, and fedvlp offers them as options.
-    * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step of the multiplier theta_m of
-      a capacity; fedvlp takes cost and step from the released code: ||x - mu_m|| + theta_m, and 1e-4. Both update
-      theta_m by the sizes after capping, so theta_m only falls.
+    * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step of the multiplier theta_m of a
+      capacity. In fedvlp, cost and step are the released code's: ||x - mu_m|| + theta_m, and 1e-4. Both update theta_m
+      by the sizes after capping, so theta_m only falls.
     * Routers: :mod:`.routers` lists the choices that the paper leaves open.
 """
 

@@ -77,7 +77,7 @@ def recover_image(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"] | 
 
     Paper: Lu et al., "APRIL: Finding the Achilles' heel on privacy for vision transformers", CVPR 2022, arXiv
     2112.14087. It recovers an image from the gradient of position embeddings by the equations of the first attention.
-    fedvlp uses the equations of the patch layer, which also hold if a norm follows it.
+    This function uses the equations of the patch layer, which also hold if a norm follows it.
 
     Symbols: x_p pixels of patch p; W the patch layer; e_p = W x_p + position_p; delta_p = dL/de_p.
         dL/dposition_p = delta_p

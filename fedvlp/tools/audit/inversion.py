@@ -1,6 +1,6 @@
 """Recovery of images from a gradient: a search for images with the most similar gradient.
 
-Papers: Zhu et al., "Deep leakage from gradients", NeurIPS 2019, arXiv 1906.08935 (DLG); Geiping et al., "Inverting
+Papers: Zhu et al., "Deep leakage from gradients", NeurIPS 2019, arXiv 1906.08935 (DLG). Geiping et al., "Inverting
 gradients - how easy is it to break privacy in federated learning?", NeurIPS 2020, arXiv 2003.14053.
 
 Symbols: x* -> ``images``; grad L(x, y) -> ``gradient``; alpha -> ``total_variation``.
@@ -13,7 +13,7 @@ Deviations:
     * Optimizer: DLG uses L-BFGS; fedvlp uses the optimizer of Geiping et al. for both distances.
     * Result: The papers use the images of the last step; fedvlp uses the step with the smallest distance, because the
       attacker knows the distances.
-    * Start: fedvlp starts from nearly grey images, because a hundred steps do not remove stronger noise.
+    * Start: The images start nearly grey, because a hundred steps do not remove stronger noise.
 """
 
 from collections.abc import Callable, Mapping

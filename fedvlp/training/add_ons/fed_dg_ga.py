@@ -24,7 +24,7 @@ Deviations:
     * Ties: The released code divides by zero gaps, which makes the weights NaN; fedvlp then changes no weight. Gaps tie
       if all are within 1e-12 of their mean (of 0 if not centered), where rounding errors would become full steps. Real
       gaps of n images differ by 1 / n^2 or more.
-    * Rounding: fedvlp rounds weights to multiples of 1e-9, at least 1e-9, so that their sums are exact and not 0.
+    * Rounding: Weights are rounded to multiples of 1e-9, at least 1e-9, so that their sums are exact and not 0.
     * Skipped rounds: In fedvlp a client compares its previous tensors with the next average that it downloads.
     * Shared domains: In fedvlp clients of one domain are evaluated on the same validation images.
 """

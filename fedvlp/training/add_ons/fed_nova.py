@@ -17,8 +17,8 @@ Deviations:
       are about one learning rate long, it is tau_k. The measurement ignores weight decay. It also ignores the factor of
       a learning-rate schedule, which would matter only with a proximal term.
     * Effective steps: The released code computes tau_eff with FedProx as the mean of tau_k; fedvlp always computes it
-      as the mean of |a_k|_1, because Section 4 of the paper defines it so.
-    * Optimizer state: fedvlp measures with a new optimizer even if clients keep their optimizer's state between rounds.
+      as the mean of |a_k|_1, as Section 4 of the paper defines it.
+    * Optimizer state: The measurement uses a new optimizer even if clients keep their optimizer's state between rounds.
     * Aggregation: The paper averages; fedvlp rescales each upload to tau_eff steps, so that FedNova works with any
       aggregator. It then combines the uploads with the method's strategy or ``trainer.server.aggregation``.
 """

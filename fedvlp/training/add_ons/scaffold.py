@@ -15,8 +15,8 @@ Deviations:
       This also holds with momentum, Adam or weight decay, where the distance is not a sum of gradients. For plain SGD
       both are equal, since (x - y_i) / eta_l is the sum of g_i(y_i) - c_i + c.
     * Optimizer: The paper uses SGD; fedvlp passes the corrected gradient to the method's optimizer.
-    * Weights: The paper counts each client once; fedvlp weights c like the method weights clients,
-      c + sum_{i in S} p_i (c_i+ - c_i), because the corrections then cancel in the mean of the clients' tensors.
+    * Weights: The paper counts each client once; fedvlp weights c like the method weights clients, c + sum_{i in S} p_i
+      (c_i+ - c_i). The corrections then cancel in the mean of the clients' tensors.
     * Server: The paper moves x by eta_g times the mean update; fedvlp uses the method's aggregation (eta_g is 1) or
       ``trainer.server.aggregation``.
 """
