@@ -92,11 +92,7 @@ def hub_folder(repository: str, content: str, has_content: Callable[[Path], bool
 
 
 def hub_weights(repository: str) -> Path:
-    """Find the weights file of a CLIP in the hub's cache, or download it.
-
-    Raises:
-        UserError: If it cannot be downloaded.
-    """
+    """Find the weights file of a CLIP in the hub's cache, or download it; raise UserError if that fails."""
     try:
         return download({"hf_hub": f"{repository}/"})
     except Exception as error:

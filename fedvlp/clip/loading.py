@@ -83,11 +83,7 @@ class Blueprint:
 
 
 def resolve(spec: CLIPSpec) -> Blueprint:
-    """Make the blueprint of a spec and read its weights.
-
-    Raises:
-        UserError: If the name or the weights are unknown, missing or cannot be downloaded.
-    """
+    """Make the blueprint of a spec and read its weights; raise UserError if name or weights cannot be found."""
     tags = [*published_weights(spec.name.replace("/", "-"))]
     if spec.tag is not None and (spec.tag not in tags or spec.pretrained in (None, "auto", "random", *tags)):
         raise UserError(
@@ -229,11 +225,7 @@ def _words(name: str) -> set[str]:
 
 
 def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Read the transform's options from the content of an `open_clip_config.json`, for a model of this config.
-
-    Raises:
-        UserError: If the transform does not support the options, so images would differ from training.
-    """
+    """Read the transform's options from an `open_clip_config.json`; raise UserError for unsupported options."""
     options: dict[str, Any] = merge_preprocess_dict({}, description.get("preprocess_cfg", {}))
     problem = ""
     try:  # lists in JSON, and part of the fingerprint
@@ -259,11 +251,7 @@ def _transform_options(description: dict[str, Any], config: dict[str, Any], orig
 
 
 def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
-    """Find the local file that a spec names; None for random weights and for a published tag.
-
-    Raises:
-        UserError: If the spec names neither a file nor one of the tags.
-    """
+    """Find the local file of a spec; None for random weights and published tags; raise UserError for other names."""
     pretrained = spec.pretrained
     if pretrained in (None, "random"):
         return None

@@ -149,11 +149,7 @@ def check_hub() -> None:
 
 
 def read_neighbour_config(path: Path) -> dict[str, Any] | None:
-    """Read the `open_clip_config.json` in a weights file's folder; None if there is none.
-
-    Raises:
-        UserError: If it is not valid JSON.
-    """
+    """Read the `open_clip_config.json` in a weights file's folder, if any; raise UserError for invalid JSON."""
     config = path.parent / HF_CONFIG_NAME
     return read_json(config) if config.is_file() else None
 

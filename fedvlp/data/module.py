@@ -70,9 +70,9 @@ class FederatedDataModule(L.LightningDataModule):
         out_of_distribution: Folder of images that belong to none of the classes (searched recursively). Results report
             how well a method's probabilities detect them; they neither train nor select anything.
         protocol: The training and measured images; by default leave_domains_out if domains are held out, otherwise
-            all_seen. base_to_new and new_classes_and_domains train on the first half of the classes and measure both
-            halves. cross_dataset measures the data sets of ``targets``. personal measures each client on its own test
-            images.
+            all_seen. With base_to_new or new_classes_and_domains, the first half of the classes trains and both halves
+            are measured. With cross_dataset, the data sets of ``targets`` are measured. With personal, each client is
+            measured on its own test images.
         class_split: Whether base_to_new measures only base and new classes of the data set (data_set), or also each
             client on its own classes (client).
         targets: Other data sets that cross_dataset measures, each with its own classes: their test splits, or all

@@ -135,7 +135,6 @@ class _Divided(Partitioner):
 
     @property
     def description(self) -> str:
-        """The description in results."""
         scope = " within domains" if self.within_domains else ""
         least = f", at least {self.min_examples} images each" if self.min_examples > 1 else ""
         return f"{self.num_clients} clients{self._rule}{scope}{least}"

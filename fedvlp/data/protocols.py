@@ -236,7 +236,6 @@ def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence
 def _base_and_new_parts(
     parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int, num_classes: int
 ) -> list[SplitPart]:
-    """Divide test and held-out images into base and new classes, each with its own classifier."""
     new = range(num_base, num_classes)
     measured = [part for part in parts if part.role not in NEW_ROLES]
     # New classes follow the base classes of a role, as in the results.

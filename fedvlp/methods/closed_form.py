@@ -1,6 +1,6 @@
 """Classifiers in closed form: clients send moments of their image features, and the server computes the classifier.
 
-Symbols: N images, n_c of them in class c; x image feature and t_c text feature of a class, both unit vectors in d
+Symbols: N images, n_c of them in class c; x image feature and t_c text feature of a class, unit vectors in d
 dimensions; s logit scale (1 / tau); alpha -> ``text_weight``. Clients send, and the server averages by images,
     n_c / N                        ``moments.shares`` [C]
     1 / N sum_{i: y_i = c} x_i     ``moments.class_sums`` [C, d]

@@ -3,8 +3,8 @@
 Paper: Goswami et al., "Covariances for Free: Exploiting Mean Distributions for Training-free Federated Learning",
 NeurIPS 2025.
 
-Symbols: m_kc mean feature of client k's n_kc images of class c; m_c mean over all n_c of them, from K_c clients; m mean
-of all N images; gamma -> ``shrinkage``; alpha -> ``text_weight``.
+Symbols: m_kc mean feature of client k's n_kc images of class c; m_c mean over all n_c from K_c clients; m mean of all N
+images; gamma -> ``shrinkage``; alpha -> ``text_weight``.
     S_c = 1 / (K_c - 1) sum_k n_kc (m_kc - m_c)(m_kc - m_c)^T
     G = sum_c (n_c - 1) (S_c + gamma I) + N m m^T                     :func:`estimated_gram`
     W = G^-1 B, B_c = n_c m_c

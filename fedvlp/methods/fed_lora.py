@@ -3,8 +3,8 @@
 Papers: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022; in CLIP as CLIP-LoRA, Zanella and
 Ben Ayed, "Low-Rank Few-Shot Adaptation of Vision-Language Models", CVPR Workshops 2024; under FedAvg.
 
-Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``down``, ``up``; r -> ``rank``; alpha ->
-``alpha``; t_c, "a photo of a [class c].".
+Symbols: A, r x W, and B, W x r, of query, key and value maps -> ``down``, ``up``; r -> ``rank``; alpha -> ``alpha``;
+t_c, "a photo of a [class c].".
     W <- W + (alpha / r) B A, starting from B = 0          LoRA, Section 4.1; :class:`.LowRankUpdates`
     p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)          CLIP-LoRA, Section 3; :meth:`FedLoRA.forward`
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`

@@ -236,10 +236,11 @@ class PromptPool(nn.Module):
 class PromptAttention(nn.Module):
     """A mixture of the clients' prompts, weighted by a learned query.
 
-    a_k = softmax_k(<q, mean of phi(T_k) over tokens> / sqrt(width)) (Eq. 12), and T = sum_k a_k (T_k + psi(T_k))
-    (Eq. 13). Prompts start small, so the first weights are equal to within a percent. psi's last layer starts at zero,
-    so the first mixture is nearly the mean. The query starts at random, because a zero query would give phi no
-    gradient. The last bias of phi shifts all scores equally and has no effect, but the paper's perceptron has it.
+    The weights are a_k = softmax_k(<q, mean of phi(T_k) over tokens> / sqrt(width)) (Eq. 12). The mixture is T = sum_k
+    a_k (T_k + psi(T_k)) (Eq. 13). Prompts start small, so the first weights are equal to within a percent. The last
+    layer of psi starts at zero, so the first mixture is nearly the mean. The query starts at random, because a zero
+    query would give phi no gradient. The last bias of phi shifts all scores equally and has no effect, but the paper's
+    perceptron has it.
 
     The perceptrons phi and psi of each of J blocks have width / r hidden units; r must not exceed the width.
 

@@ -54,11 +54,7 @@ class SiteConfig(Schema):
 
 
 def read_site_config(home: Path) -> SiteConfig:
-    """Read a site's config from its folder.
-
-    Raises:
-        UserError: If there is no config, or an option is unknown, missing or out of range.
-    """
+    """Read a site's config from its folder; raise UserError if it is missing, or an option is wrong or missing."""
     path = home / FILE
     if not path.is_file():
         raise UserError(f"Expected the site's options in {home / FILE}, found no file. Write one with name and root.")

@@ -54,10 +54,7 @@ def normal_draws(seed: int | None) -> Draw:
 
 
 def add_noise(state: State, std: float, draw: Draw) -> State:
-    """Add independent Gaussian noise to each value, in float64.
-
-    The standard deviation ``std`` is at least 0; with 0 nothing is drawn.
-    """
+    """Add independent Gaussian noise of standard deviation ``std`` to each value, in float64; 0 draws nothing."""
     if std == 0:
         return {name: value.double() for name, value in state.items()}
     return {name: value.double() + std * draw(value.numel()).reshape(value.shape) for name, value in state.items()}

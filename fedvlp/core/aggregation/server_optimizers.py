@@ -86,8 +86,8 @@ class ServerMomentum(ServerOptimizer):
 class FedAdam(ServerOptimizer):
     """Adam on the server (Reddi et al. 2021, Algorithm 2), without bias correction, as in the paper.
 
-    m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, x <- x + eta m / (sqrt(v) + tau), from
-    m = 0 and v = tau^2.
+    Start from m = 0 and v = tau^2. In each round, m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2)
+    Delta^2, x <- x + eta m / (sqrt(v) + tau).
 
     Args:
         learning_rate: eta, > 0: about the change of each value in a round once updates agree.

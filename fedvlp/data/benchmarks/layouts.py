@@ -393,7 +393,6 @@ def _find_lists(folders: Sequence[Path], tree: DomainTree, description: Descript
 def _read_lists(
     lists: Sequence[ListFile], images: Sequence[ImageFile], description: Description
 ) -> dict[str, SplitName]:
-    """Read the roles of images by name; raise UserError if lists contradict each other or a domain has none."""
     trained = {file.domain for file in lists if file.role == "train"}
     if missing := [domain for domain in description.domains if domain not in trained]:
         raise UserError(
@@ -416,7 +415,6 @@ def _read_lists(
 
 
 def _read_list(file: ListFile, images: Sequence[ImageFile], description: Description) -> list[str]:
-    """Read the names of the images in a list; raise UserError if a line is malformed or its image is missing."""
     image_names = {}
     for image in images:
         if image.domain == file.domain:

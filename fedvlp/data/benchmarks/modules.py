@@ -27,11 +27,11 @@ class Benchmark(DomainFolders):
 
     Args:
         root: Folder of the data set, up to three levels above its domains' folders.
-        split: "official" for the published split, or CoOp's split if its file is next to the images. "stratified"
-            draws a split by validation_fraction, test_fraction and split_seed. null uses the official split if it is
-            found. Roles that the official split lacks are drawn from its training images. Official test images take
-            precedence over test_fraction.
-        class_names: "clip" for names that are more frequent in CLIP's training data, such as television for TV.
+        split: Use "official" for the published split, or CoOp's split if its file is next to the images. Use
+            "stratified" to draw a split by validation_fraction, test_fraction and split_seed. With null, the official
+            split is used if it is found. Roles that the official split lacks are drawn from its training images.
+            Official test images take precedence over test_fraction.
+        class_names: Use "clip" for names that are more frequent in CLIP's training data, such as television for TV. Use
             "plain" for folder names with spaces for _.
         download: Whether to download the data set to the root if it is missing, as ``fedvlp data download`` does.
         **options: The arguments of DomainFolders.

@@ -256,10 +256,7 @@ def add_intervals(table: Table) -> Table:
 
 
 def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str], num_seeds: int) -> Samples | None:
-    """Average each resample over the splits of the metrics; None if a seed of the cell lacks a split.
-
-    A metric is a split, or a role for the mean over its splits.
-    """
+    """Average each resample over the metrics, which are splits or roles; None if a seed of the cell lacks a split."""
     complete = list(by_seed)
     for metric in metrics:
         complete = [splits for splits in complete if _splits(splits, metric)]
