@@ -139,7 +139,7 @@ class SplitPlan:
                 f"The client {domain!r} has no training image. Add images to that domain, hold it out or remove it."
             )
         roles = self.rule.divide(labels, domain, self.official.roles.get(domain) if self.official else None)
-        # Split after dividing all classes, so the test images match those of a run on all classes.
+        # Split after dividing all classes, so the test images match a run on all classes.
         for role in ("train", "validation"):
             roles[role] = roles[role][labels[roles[role]] < num_base]
         return roles

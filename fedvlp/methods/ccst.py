@@ -14,7 +14,7 @@ Deviations:
       features after ``stage`` of the image tower being trained. This needs no extra network and generates no image.
     * Time: The paper sends styles once, before training; fedvlp collects them during a round and sends them after it
       (:class:`.ClientStatistics`), so the first round is plain training.
-    * Kinds of styles: The paper also has styles of single images; fedvlp has only overall styles, because those of
+    * Kinds of styles: The paper also has styles of single images; fedvlp has only overall styles, because styles of
       single images reveal more and improve only some data sets.
     * Standard deviation: The released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds
       1e-5 only for an image's own style.

@@ -194,7 +194,7 @@ def initial_prompt(shape: Sequence[int]) -> Tensor:
 
 
 def checked_depth(depth: int | None, blocks: int) -> int:
-    """Validate a number of prompted blocks; None stands for all blocks."""
+    """Validate a number of prompted blocks; None means all blocks."""
     if depth is not None and depth > blocks:
         raise UserError(f"Expected a depth in [1, {blocks}] (the number of blocks) or null; got {depth}.")
     return blocks if depth is None else depth

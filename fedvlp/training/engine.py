@@ -46,7 +46,7 @@ class PhaseResults:
         return cls(visible, next((result.update for result in visible if not result.failure), None), is_final)
 
     def updates(self, accepted: Iterable[ClientResult]) -> list[ClientUpdate]:
-        """List the updates for the server to combine: those of accepted clients, or the secure sum's mean."""
+        """List the updates for the server to combine: the accepted clients' updates, or the secure sum's mean."""
         return [result.update for result in accepted] if self.total is None else [self.total]
 
 

@@ -150,7 +150,7 @@ def compute_views(
 
 
 def choose_classes(toward: str, samples: Samples, class_names: list[str]) -> Int[Tensor, "B"] | None:
-    """Choose the class of each image's map; None stands for the predicted class. Raise a UserError if it is unknown."""
+    """Choose the class of each image's map; None means the predicted class. Raise a UserError if it is unknown."""
     if toward == "predicted":
         return None
     if toward in class_names:  # checked first, since a class may be called "true"
@@ -205,7 +205,7 @@ def relevance(
 ) -> Float[Tensor, "B rows columns"]:
     """Compute how much each patch raises the logit of its image's class, at least 0, without a unit.
 
-    ``tower`` is the classifier's image tower; None stands for CLIP's.
+    ``tower`` is the classifier's image tower; None means CLIP's.
 
     Raises:
         UserError: If the method does not support the image tower.

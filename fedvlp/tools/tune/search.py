@@ -81,7 +81,7 @@ class Space:
 
 
 def select_spaces(config: Namespace, search: Sequence[str]) -> list[Space]:
-    """Parse spaces, and select those of options that a method has; the last space of an option counts.
+    """Parse spaces, and select the spaces of a method's options; the last space of an option counts.
 
     ``auto`` is the learning rate from a tenth to ten times the config's value, and the method's entry in
     ``spaces.yaml``.
