@@ -86,7 +86,7 @@ def test_personal_prompts_are_evaluated_at_the_sites(tmp_path, image_root, capsy
     data = ["--config=folders", f"--data.root={image_root}", "--data.cache_dir=null", "--model.clip.name=fedvlp-tiny"]
     arguments = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
     assert main(["validate", *arguments, "--ckpt_path", str(deployed)]) == 1
-    assert "they are at the clients' sites" in capsys.readouterr().err
+    assert "they are stored at the clients' sites" in capsys.readouterr().err
 
 
 def test_the_server_evaluates_the_shared_part_of_a_method(tmp_path, image_root):

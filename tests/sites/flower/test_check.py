@@ -119,7 +119,7 @@ def test_a_certificate_that_expires_soon_is_wrong(link, capsys, monkeypatch):
     monkeypatch.setattr(check, "SOON", timedelta(days=61))
     code, results = checked(link, capsys)
     assert code == 1
-    assert [name for name in AT_SITE if "soon over" in results[name]] == ["authority", "TLS"]
+    assert [name for name in AT_SITE if "renew it" in results[name]] == ["authority", "TLS"]
     assert results["SuperLink"].startswith("ok")
 
 
