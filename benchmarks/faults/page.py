@@ -13,7 +13,7 @@ HEADER = ("row", "injected", "what happened", "lost", "other projects")
 INTRODUCTION = """\
 This page records how a run reacts when a client, process, disk or file fails, and which results are lost. Each row
 injects one fault into real runs with the bundled tiny CLIP and 72 small generated images. The command below wrote the
-rows.
+rows. When a message is reworded, its quotation is changed by hand.
 
 A row *holds* if every expected event occurred. "Equal" means equal byte for byte, in `prompts.safetensors`,
 `prompts_best.safetensors` and `metrics.csv` without its columns of seconds. Flower 1.41 was measured with 3 clients, 2

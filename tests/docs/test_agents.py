@@ -26,6 +26,9 @@ def test_commands_are_among_those_that_tests_run():
     lines = {line for code in Document(ROOT / "AGENTS.md").blocks("bash") for line in code.splitlines()}
     assert lines
     assert lines <= run
+    paths = re.findall(r"\btests/\S+", "\n".join(lines))
+    assert paths
+    assert not [path for path in paths if not (ROOT / path).exists()]
 
 
 def test_list_of_pages_has_the_format_of_llmstxt():
