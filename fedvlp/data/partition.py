@@ -41,7 +41,7 @@ class ByDomain(Partitioner):
     [[0, 2], [1]]
     """
 
-    description = "one client a domain"
+    description = "one client per domain"
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
         """Assign each domain's images to its client."""

@@ -49,11 +49,11 @@ class SplitPlan:
         targets: Names of the other data sets that are measured.
 
     >>> SplitPlan(["ink"], ["sketch"], SplitRule()).describe_line(7)
-    'held-out domain: sketch; one client a domain'
+    'held-out domain: sketch; one client per domain'
     >>> SplitPlan(["ink"], [], SplitRule(test_fraction=0.2, shots=16), protocol="all_seen").describe_line(7)
-    'all domains seen, test split 20 %; one client a domain; 16-shot'
+    'all domains seen, test split 20 %; one client per domain; 16-shot'
     >>> SplitPlan(["ink"], ["sketch"], SplitRule(), official=OfficialSplit("train/crossval", {})).describe_line(7)
-    'held-out domain: sketch; one client a domain; official train/crossval split'
+    'held-out domain: sketch; one client per domain; official train/crossval split'
     """
 
     sources: Sequence[str]

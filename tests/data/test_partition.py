@@ -7,7 +7,7 @@ from fedvlp.data import ByDomain, Dirichlet, Dispersed, FewClasses, QuantitySkew
 from fedvlp.utils.errors import UserError
 
 PARTITIONS = {
-    "one client a domain": ByDomain(),
+    "one client per domain": ByDomain(),
     "7 clients, Dirichlet 0.5 within domains": Dispersed(7, alpha=0.5),
     "3 clients, Dirichlet 1 within domains, at least 2 images each": Dispersed(3, alpha=1.0, min_examples=2),
     "5 clients, Dirichlet 0.3 over classes": Dirichlet(5, alpha=0.3),

@@ -189,7 +189,7 @@ def transferred(target):
 )
 def test_a_result_says_its_protocol(name, text, kind):
     module = data(name)
-    assert module.protocol == f"{text}; one client a domain"
+    assert module.protocol == f"{text}; one client per domain"
     assert module.describe()["kind"] == kind
 
 

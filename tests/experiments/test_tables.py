@@ -27,7 +27,7 @@ def test_cells_are_means_over_domains_with_the_deviation_over_seeds(tmp_path):
     assert seed_means(runs, "held_out") == [55.0, 59.0]
     assert spread(seed_means(runs, "held_out")) == "57.0 ± 2.0"
     assert describe(runs) == (
-        "styled_shapes, fedvlp-tiny; held out in turn: ink, photo; one client a domain; 3 rounds, last round; "
+        "styled_shapes, fedvlp-tiny; held out in turn: ink, photo; one client per domain; 3 rounds, last round; "
         "seeds 0, 1"
     )
 

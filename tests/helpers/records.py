@@ -12,7 +12,7 @@ DATA = {
     "classes": ["dog", "horse", "house"],
     "held_out": ["sketch"],
     "kind": "leave-domains-out",
-    "partition": "one client a domain",
+    "partition": "one client per domain",
     "split_rule": "stratified",
     "shots": None,
     "validation_fraction": 0.2,

@@ -32,7 +32,7 @@ def write_run(  # noqa: PLR0913 (each argument describes part of a run)
         clip="tiny",
         clip_fingerprint="abcd1234",
         optimizer={"class": "SGD", "lr": 0.1} if values else None,
-        protocol=f"held-out domain: {held_out}; one client a domain",
+        protocol=f"held-out domain: {held_out}; one client per domain",
         split=f"hash-{held_out}",
         rounds=len(values),
         data={"name": "Made", "domains": list(domains)} | (data or {}),

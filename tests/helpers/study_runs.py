@@ -23,7 +23,7 @@ def _parser() -> FederationParser:
     return ParsingCLI(run=False, args=given, save_config_callback=None).parser
 
 
-def finish(run: StudyRun, held_out: float, protocol: str = "held-out domain: ink; one client a domain") -> None:
+def finish(run: StudyRun, held_out: float, protocol: str = "held-out domain: ink; one client per domain") -> None:
     """Write the summary of a finished run."""
     folder = run.setting.output / run.name / "2020-01-01"
     folder.mkdir(parents=True)

@@ -97,7 +97,7 @@ def test_the_official_split_is_kept(download, tmp_path, monkeypatch):
     download("FedISIC2019")
     monkeypatch.setattr(fedvlp.FedISIC2019, "description", as_uploaded(FED_ISIC_2019))
     data = fedvlp.FedISIC2019(root=str(tmp_path / "FedISIC2019"), cache_dir=None)
-    assert data.protocol == "all domains seen, official test split; one client a domain; official train/test split"
+    assert data.protocol == "all domains seen, official test split; one client per domain; official train/test split"
     assert Counter(part.role for part in data.split_parts) == {"train": 6, "validation": 6, "test": 6}
     assert data.describe()["source"] == f"flwrlabs/fed-isic2019 at {REVISION}"
 

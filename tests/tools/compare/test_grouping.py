@@ -104,9 +104,9 @@ def test_centralised_runs_join_each_table_of_the_same_images():
     elsewhere = make_record(data={"partition": CENTRALISED, "shots": 4})
     for order in ([one, pooled, other, elsewhere], [pooled, one, other, elsewhere]):
         groups = {describe_records(group)["clients"]: group for group in group_records(order)}
-        assert list(groups) == ["one client a domain", "20 clients", CENTRALISED]
+        assert list(groups) == ["one client per domain", "20 clients", CENTRALISED]
         assert set(map(id, groups["20 clients"])) == {id(pooled), id(other)}
-        assert set(map(id, groups["one client a domain"])) == {id(pooled), id(one)}
+        assert set(map(id, groups["one client per domain"])) == {id(pooled), id(one)}
         assert groups[CENTRALISED] == (elsewhere,)
 
 

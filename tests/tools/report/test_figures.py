@@ -97,7 +97,7 @@ def test_domain_bars(table):
 def test_one_round_has_no_curve_and_no_upload_no_communication_figure(tmp_path):
     folder = write_run(tmp_path, [50.0], parameters=0)
     text = (folder / "summary.json").read_text(encoding="utf-8")
-    (folder / "summary.json").write_text(text.replace("one client a domain", "centralised, not federated"))
+    (folder / "summary.json").write_text(text.replace("one client per domain", "centralised, not federated"))
     assert titles(tmp_path) == ["Accuracy of each domain"]
 
 

@@ -53,7 +53,7 @@ def test_page_has_tables_figures_configs_and_versions(whole_page):
     assert whole_page.startswith('<!doctype html>\n<html lang="en">')
     assert [name for name, _ in read.elements].count("h1") == 1
     assert [attributes["id"] for attributes in read.all("section")] == ["table-1", "details"]
-    for word in ("one client a domain", "hash-photo (photo held out)", "CLIP tiny, weights abcd1234", "58.0 ± 1.4"):
+    for word in ("one client per domain", "hash-photo (photo held out)", "CLIP tiny, weights abcd1234", "58.0 ± 1.4"):
         assert word in read.text
     assert {"row", "col"} == {attributes["scope"] for attributes in read.all("th")}
     assert len(read.all("caption")) == len(read.all("table"))

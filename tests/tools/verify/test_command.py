@@ -46,7 +46,7 @@ def test_a_correct_entry_is_verified_and_ranked(entry, capsys):
     assert main(["verify", str(entry), str(nothing), "-o", str(page), "--title", "All < of us"]) == 1
     printed = capsys.readouterr()
     first, second, third = printed.out.splitlines()
-    assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: photo; one client a domain: validation ")
+    assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: photo; one client per domain: validation ")
     assert second.startswith("  not verified: rounds, configs, seconds, versions")
     assert third == f"{page}: 1 entries"
     assert f"{nothing}: refused: It lacks summary.json" in printed.err
