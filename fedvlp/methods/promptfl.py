@@ -6,7 +6,7 @@ the prompt is CoOp's (Zhou et al., IJCV 2022).
 Symbols: v prompt, L x D -> ``prompt``; f(x) image feature -> ``features``; w_c(v) text feature of "[SOS][v][class c]."
     p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)    CoOp, Eq. 2; :meth:`PromptFL.forward`
     v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`.FedAvg`
-With ``kl_weight`` (beta) it is TRIP with one expert, a control that separates the effects of TRIP's loss and routing.
+With ``kl_weight`` (beta), it is TRIP with one expert, a control that separates the effects of TRIP's loss and routing.
     CE + beta KL(p_zs || p), p_zs of zero-shot CLIP  TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
 Deviations:
@@ -85,7 +85,7 @@ class PromptFL(PromptLearner):
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, plus beta KL(zero-shot || local) if there is a teacher."""
-        # The frozen image tower does not run: its features were computed once per image.
+        # The frozen image tower does not run, because its features were computed once per image.
         features = self.precomputed(inputs)["features"]
         logits = self.logits(features)
         if self.teacher is None:
