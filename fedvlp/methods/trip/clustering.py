@@ -83,7 +83,7 @@ def capacity_kmeans(
 
     In each iteration, a token claims the cluster with the smallest `distance + theta_m`; the multiplier theta_m starts
     at 0. Each cluster keeps its s_m cheapest claimants, the lower index first if costs are equal; the paper's token
-    replacement has the same result. Then theta_m grows by 1e-4 (size - s_m), and centroids move to the means of their
+    replacement has the same result. Then theta_m changes by 1e-4 (size - s_m), and centroids move to the means of their
     tokens. An empty cluster restarts, with theta_m = 0, at the token farthest from its nearest centroid. An image's
     iterations stop once its centroids would move by less than 1e-4 on average; this last move is not made.
 
@@ -104,7 +104,7 @@ def capacity_kmeans(
     running = torch.ones(start.shape[:1], dtype=torch.bool, device=tokens.device)
     first = Iteration(members, multipliers, torch.zeros_like(members), running)
     last = iterate(products, limits, first, max_iterations)
-    # Centroids of the original tokens: the loop used centred tokens.
+    # The loop used centred tokens; the centroids are means of the original tokens.
     return Clusters(mean_weights(last.members) @ exact, last.kept)
 
 
@@ -139,7 +139,7 @@ def next_iteration(products: Float[Tensor, "B P P"], limits: Int[Tensor, "B M"],
     assigned = assign_with_capacity(distances + state.multipliers[:, :, None], limits)
     sizes = assigned.sum(dim=2)
     empty = sizes == 0
-    # An empty cluster restarts at the token farthest from all centroids.
+    # An empty cluster restarts at the token farthest from its nearest centroid.
     farthest = distances.amin(dim=1).argmax(dim=1)
     indices = torch.arange(products.shape[1], device=products.device)
     moved = assigned | (empty[:, :, None] & (farthest[:, None, None] == indices))
@@ -148,7 +148,7 @@ def next_iteration(products: Float[Tensor, "B P P"], limits: Int[Tensor, "B M"],
     # The squared shift is c^T K c, with scalar products K, so the loop computes no centroid.
     change = mean_weights(moved) - mean_weights(state.members)
     shift = ((change @ products) * change).sum(dim=2).clamp(min=0).sqrt().mean(dim=1)
-    # A converged image keeps its centroids while other images of the batch still move.
+    # A converged image keeps its centroids while other images' centroids still move.
     moves = state.running & (shift >= 1e-4)
     return Iteration(
         members=torch.where(moves[:, None, None], moved, state.members),

@@ -10,7 +10,7 @@
 Deviations:
     * Matching to experts: Clusters and experts are compared in the joint space, because their widths W and D differ.
     * Image routing (Fig. 3): The paper has a router that clusters the images of a batch; fedvlp omits it, because an
-      image's prediction would depend on its batch. The paper's "global image features" are f(x).
+      image's prediction would depend on its batch. The paper's "global image features" are taken to be f(x).
     * Learned routing: The paper does not state how tokens are combined; fedvlp averages their probabilities, because
       an argmax has no gradient. The balance loss is Switch Transformer's, which the paper cites, with its weight 0.01.
     * Random routing: The paper's random tokens make all shares nearly equal; fedvlp adds ``random``, which draws pi

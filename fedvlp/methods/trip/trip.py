@@ -14,15 +14,15 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
 
 Deviations:
     * Start of experts: The released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
-      each.
+      each separately.
     * Start of the clusters: The released code draws it from one generator for all images. In fedvlp, it depends only on
       the image's pixels, so a route does not depend on file order or batch.
     * Average: The released code weights by training and validation images and averages in half precision; fedvlp
       weights by training images and averages in float32.
     * Schedule, moving average: The paper has neither; the released code has both, and fedvlp offers them as options.
-    * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step of the multiplier theta_m of a
-      capacity. In fedvlp, cost and step are the released code's: ||x - mu_m|| + theta_m, and 1e-4. Both update theta_m
-      by the sizes after capping, so theta_m only falls.
+    * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step size of theta_m, the
+      multiplier of a capacity. In fedvlp, cost and step size are the released code's: ||x - mu_m|| + theta_m, and
+      1e-4. Both update theta_m by the sizes after capping, so theta_m never exceeds 0.
     * Routers: :mod:`.routers` lists the choices that the paper leaves open.
 """
 
@@ -60,8 +60,9 @@ class TRIP(PromptLearner):
         key_init: Distribution of the keys' elements (Table VI).
         matched_to: Targets of the token clusters: static ``keys``, or the current ``experts`` (Table V).
         cluster_start: Initial centroids: ``random`` tokens, or the tokens nearest to the ``keys`` (fedvlp's proposal).
-        routing: Source of pi: clusters of tokens (``token``), a layer (``learned_token``, ``learned_image``, Fig. 3),
-            equal weights (``uniform``), or random draws per image (``random``) or token (``random_tokens``, Table V).
+        routing: Source of pi: clusters of tokens (``token``), a trained layer (``learned_token``, ``learned_image``,
+            Fig. 3), equal weights (``uniform``), or random draws per image (``random``) or token (``random_tokens``,
+            Table V).
         same_start: Whether all experts start from the same values, as in the released code.
         server_average: Deployed moving average over rounds: none, with Beta(0.2) weights as in the released code, or
             with momentum 0.99 (EMA).
@@ -103,7 +104,7 @@ class TRIP(PromptLearner):
         options = RouterOptions(**{field.name: self.hparams[field.name] for field in fields(RouterOptions)})
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
-        # The released code repeats one draw, here the last, so that as many values are drawn either way.
+        # same_start repeats the last draw, so both settings draw equally many random values.
         self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
         self.router = make_router(options, self.clip)
         self.broadcast_once = ("router.keys",) if hasattr(self.router, "keys") else ()
@@ -129,7 +130,7 @@ class TRIP(PromptLearner):
         """Compute the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
         constants = self.precomputed(inputs)
         weights = self.router(constants, self.expert_features)
-        # Each image has its own prompt, so texts are encoded B times per step: packing saves time.
+        # Each image has its own prompt, so a step encodes all texts B times; packing saves time.
         prompts = torch.einsum("be,eld->bld", weights, self.experts)  # [B, L, D]
         return cosine_logits(constants["features"], self.text(prompts), self.clip.logit_scale)
 
