@@ -10,22 +10,22 @@ Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_promp
 
 Deviations:
     * Contrast (Eq. 3): The paper compares prompts, and its denominator has a prompt's product with itself in place of
-      the positive pair; fedvlp compares text features per class and puts the positive pair there. As printed, the term
-      is not a loss. The other domains' features get no gradient.
+      the positive pair; fedvlp compares text features per class, with the positive pair in the denominator. The printed
+      term is not a loss. The other domains' features get no gradient.
     * Beta average (Eq. 5): The paper's formula lacks a factor and is one round off; fedvlp takes the mean over rounds,
       weighted by Beta densities.
     * Query loss (Eq. 7): The paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).
-    * KL (Eq. 7): The paper has scalars and prints the new one first; fedvlp takes KL(hat || new) of softmaxes over
+    * KL (Eq. 7): The paper prints a KL of scalars with the new one first; fedvlp takes KL(hat || new) of softmaxes over
       domains, as in distillation. The Q-prompt at the start of the client's round is hatV^Q.
     * Start of the Q-prompt: The paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
       "with the domain of" is fixed.
-    * Upload of the Q-prompt: The paper's cost includes it, but its text does not; fedvlp follows the cost unless
-      ``upload_query`` is false.
+    * Upload of the Q-prompt: The paper's cost includes it, but the paper's text does not; fedvlp follows the cost
+      unless ``upload_query`` is false.
     * Ensemble (Eq. 8): Each Z is normalised before mixing. The shares w_m count a negative cosine as 0.
     * Steps: The paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.
       It reads "T = 1 iteration" as one pass.
-    * Known domains: The paper states no loss for Q; fedvlp trains Q, by -log P(y, m | x), only without the ensemble,
-      because the ensemble does not use it.
+    * Known domains: The paper states no loss for Q in this case; fedvlp trains Q by -log P(y, m | x), and only without
+      the ensemble, which does not use Q.
     * Without the ensemble: Sec. 4.3.1 takes the D-prompt with the highest w_m; fedvlp lets Q choose it, as in Sec. 3.3.
 """
 
@@ -132,7 +132,7 @@ class DiPrompT(PromptLearner):
         return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training; its hatV^Q is the current Q-prompt."""
+        """Prepare for one client's local training, whose hatV^Q is the current Q-prompt."""
         super().start_client(context)
         self._before = None
 
@@ -242,8 +242,8 @@ def query_terms(
 ) -> dict[str, Tensor]:
     """Compute -log sum_m P(y, m | x) and the two regularisers of the Q-prompt (DiPrompT, Eqs. 6, 7).
 
-    With the domain m of each image in `domains`, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, `before`
-    the same under the averaged Q-prompt.
+    If `domains` has the domain m of each image, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, and
+    `before` are the same features under the received Q-prompt.
     """
     logits = pair_logits(image_features, features, scale)
     logits_before = pair_logits(image_features, before, scale)

@@ -11,7 +11,7 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
 Deviations:
-    * Held-out domains: fedvlp assigns the whole mass gamma to p_g, because there is no p_l.
+    * Held-out domains: fedvlp assigns the whole mass gamma to p_g, because such a domain has no client and so no p_l.
     * Iterations: The released code stops when the mean change over a batch is below 0.001; fedvlp runs all iterations,
       because an image's class would otherwise depend on its batch.
     * Values: The released code's default lambda is 0.1, and its scripts use 0.01; fedvlp uses 0.1, and the scripts'

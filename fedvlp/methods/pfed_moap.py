@@ -8,22 +8,22 @@ Symbols: P_i, L x D, local expert -> ``local_prompt``; P_j, downloaded non-local
 heads -> ``gating``; lambda -> ``local_weight``; scale of the attention's products -> ``attention_scale``.
     logits_c = lambda cos(f, h_c(P_i)) / tau + <Pool f, Attn(Pool f, H, H)> / tau,    :meth:`PFedMoAP.forward`,
         with H = Pool h_c(P_i), Pool h_c(P_j) for all j                               :class:`.Gating`
-    cross-entropy trains P_i and the gating, P_i from P_g                             :meth:`PFedMoAP.start_client`
+    cross-entropy trains the gating, and P_i starting from P_g                        :meth:`PFedMoAP.start_client`
     server: all P_i, the experts nearest to P_i, the cohort's mean P_g                :class:`.ExpertPool`
 
-As in the released code, a client classifies only by P_i, cos(f, h_c(P_i)) / tau, until it has experts, which it gets
+As in the released code, a client classifies only by P_i, cos(f, h_c(P_i)) / tau, until it has experts. It gets them
 after its first upload. A plain Trainer has only the prompt that it starts from.
 
 Deviations:
-    * Experts: The released script sends random ones; fedvlp sends the nearest, as the paper does. The code also
-      removes the client from a list of prompts but indexes it by client number, so a client can get the wrong prompt
-      or its own.
+    * Experts: The released script sends random ones; fedvlp sends the nearest, as the paper does. The code also removes
+      the client from a list of prompts but indexes that list by client number, so a client can get the wrong prompt or
+      its own.
     * Order: The released code trains clients one after another, and sends later clients the new prompts of earlier
-      clients. The order of clients does not matter in fedvlp, which sends the prompts of earlier rounds.
+      clients; fedvlp sends prompts of earlier rounds, so the order of clients does not matter.
     * Evaluation: The released code sends new experts to clients outside the cohort; fedvlp evaluates a client with the
       experts that it trained with.
-    * Schedule: The released code advances one schedule with every local epoch of every client; fedvlp counts rounds in
-      P_i's cosine and warm-up, and keeps the gating's rate constant.
+    * Schedule: The released code advances one schedule with every local epoch of every client; fedvlp's cosine and
+      warm-up for P_i count rounds, and the gating's rate is constant.
 """
 
 from collections.abc import Sequence

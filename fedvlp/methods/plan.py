@@ -9,17 +9,17 @@ psi -> ``pool.aggregators``; lambda -> ``kl_weight``; r -> ``reduction``.
     T_g = A_t({T_k}), V_g = A_v({V_k}), Eqs. 11-13       :class:`.PromptAttention`
     stage 2: CE of p_g trains A_t and A_v, Eqs. 14-16    :class:`.PromptPool`
 
-A client that never took part has an empty slot, which the mixture ignores, and starts from its own random prompts. A
-plain Trainer has no other clients: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the trained prompts.
+The mixture ignores the empty slot of a client that never took part; the client starts from its own random prompts. A
+plain Trainer has no clients: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the trained prompts.
 
 Deviations:
     * Aggregators: The paper states neither r nor the shape and scale of q; fedvlp uses r = 8, nearest to the paper's
       cost, and <q, mean of phi over tokens> / sqrt(width). The paper mixes psi(T_k); fedvlp mixes T_k + psi(T_k) with a
       psi that starts at zero, so that the first mixture is nearly the mean.
-    * Released aggregator: The released code mixes by a transformer with 81.9 M parameters. Optionally, fedvlp does so
-      without these defects: The text aggregator is never trained. After the first round, the local loss does not reach
-      the prompts, and stage 1 trains the visual aggregator, because the reference has a gradient. Mixed-up names leave
-      4 of 72 slots stale (11 of 120 for DomainNet).
+    * Released aggregator: The released code mixes by a transformer with 81.9 M parameters. As an option, fedvlp does
+      the same without these defects: The text aggregator is never trained. After the first round, the local loss does
+      not reach the prompts, and stage 1 trains the visual aggregator, because the reference has a gradient. Mixed-up
+      names leave 4 of 72 slots stale (11 of 120 for DomainNet).
     * First reference: The paper does not state its templates; fedvlp uses 60, as the released code does.
     * Optimizer: The released code's SGD has momentum 0.9 and weight decay 5e-4 (``plan_released``); fedvlp's has
       neither, because the paper mentions neither.
@@ -265,7 +265,7 @@ class PromptAttention(nn.Module):
     def weights(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J"]:
         """Compute the clients' weights a_k in each block (Eq. 12)."""
         keys = self.phi(prompts).mean(dim=-2)  # [K, J, width]
-        # A softmax over clients for each block, after the mean over a prompt's tokens.
+        # The softmax is over clients, for each block.
         scores = torch.einsum("jd,kjd->kj", self.query, keys) / float(prompts.shape[-1] ** 0.5)
         return scores.softmax(dim=0)
 
