@@ -25,7 +25,7 @@ Deviations:
       seed. It shows the cost of noise, but does not protect against anyone who knows the seed.
     * Text: Line 7 of the paper encodes each prompt; fedvlp encodes p_G + p_L, as Sec. 3.2 and the released code do.
     * Eq. 4: The released code adds the last term, and all its clients step by the last client's local gradient; fedvlp
-      follows the paper. So g_L is a projection of g, and equals g if k = L.
+      follows the paper. So, without noise and clipping, g_L is a projection of g, and equals g if k = L.
     * Values: The released code uses rate 0.001 with momentum for p_G and a tenth of it for p_L; fedvlp uses the paper's
       rates. Its noise multiplier 2.65 is the released formula's for the paper's largest epsilon, 0.4.
 """

@@ -13,8 +13,8 @@ S_c is unbiased if the images of a class are divided at random among clients. It
 server must see each client's class means.
 
 Deviations:
-    * Classes of only one client: The released code draws around the client's mean in its fine-tuning script, and takes
-      S_c = 0 in its one-shot script; fedvlp takes 0.
+    * Classes that only one client has: The released code draws around the client's mean in its fine-tuning script, and
+      takes S_c = 0 in its one-shot script; fedvlp takes 0.
     * Shrinkage: The released code uses gamma 1 or 0.1, for features that are not normalised; fedvlp uses 0.003 for unit
       features, chosen on source validation.
     * Text: The paper uses no text features; fedvlp adds zero-shot CLIP's classifier with weight alpha (0 in the paper),
@@ -65,7 +65,7 @@ class FedCOF(ClosedForm):
         return self.classifier_from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
 
     def classifier_from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
-        """Compute unit solutions plus weighted text features from each client's image counts and sums per class."""
+        """Compute all w_c from each client's image counts and feature sums per class."""
         gram = estimated_gram(counts, sums, self.shrinkage)
         solution = sums.sum(0) @ torch.linalg.pinv(gram, hermitian=True)
         texts = self.text_features.double().cpu()

@@ -24,6 +24,6 @@ class FedNCM(ClosedForm):
     """Cosine classifier with the mean feature of each class, mixed with its text feature."""
 
     def classifier(self, moments: State) -> State:
-        """Compute the unit sums of class means and weighted text features."""
+        """Compute w_c, the sum of the class mean and the weighted text feature, scaled to length 1."""
         means = F.normalize(self.class_means(moments), dim=-1)
         return {"weight": F.normalize(means + self.text_weight * self.text_features.double().cpu(), dim=-1)}

@@ -7,17 +7,17 @@ TRIP and PLAN. Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2
 Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t_c text feature of class c; s scale
 -> ``logit_scale``; W, b -> ``head``; theta trained parameters; mu -> ``FedProx.weight``.
     p(c | x) = softmax_c(s cos(f(x), t_c))                          CLIP; :meth:`FineTuning.logits`
-    p(c | x) = softmax_c(W_c f(x) / |f(x)| + b_c), W_c = s t_c first   Wortsman, Section 2; :class:`.NormalizedLinear`
+    p(c | x) = softmax_c(W_c f(x) / |f(x)| + b_c), W_c = s t_c at first  Wortsman, Section 2; :class:`.NormalizedLinear`
     theta <- sum_k |S_k| theta_k / sum_k |S_k|                      McMahan, Algorithm 1; :class:`.FedAvg`
     CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.FedProx`
 
 Deviations:
     * Trained parameters: The tables of TRIP and PLAN count 149.62 M parameters, all of CLIP, and state neither loss nor
-      code; fedvlp trains the image tower by cross-entropy. Its classifier is the text features of "a photo of a
-      [class]."; ``towers: both`` trains all parameters.
+      code; fedvlp trains the image tower by cross-entropy, with the text features of "a photo of a [class]." as the
+      classifier. ``towers: both`` trains all parameters.
     * Optimizer: The papers state none; fedvlp uses AdamW with a small rate that decreases from the top layer to the
-      bottom (``layer_decay``) and no decay for vectors. At larger rates, CLIP forgets its pretraining (figures in the
-      card).
+      bottom (``layer_decay``) and no weight decay for vectors. At larger rates, CLIP forgets its pretraining (figures
+      in the card).
     * Logit scale: CLIP's training limits it to 100; fedvlp trains it only with ``towers: both``, without a limit.
 """
 
@@ -92,7 +92,7 @@ class TextClassifier(nn.Module):
         self._cache = PromptFeatureCache(capacity=1)  # an entry holds a copy of all weights
 
     def forward(self) -> Float[Tensor, "C d"]:
-        """Compute w_c, not normalised; without a gradient, only if the weights have changed."""
+        """Compute w_c, not normalised. Without gradients, it is recomputed only after the weights have changed."""
         return self._cache("", lambda *_: self.rows.encode_words(self._tower), *self.language.parameters())
 
     def train(self, mode: bool = True) -> TextClassifier:

@@ -21,8 +21,8 @@ Deviations:
       CLIP. The released G_t averages a 1 x 1 convolution over the map, which equals a linear layer of the average.
     * M: The released code has three versions; fedvlp takes the "simple" one, a single linear layer for both prompts and
       all blocks.
-    * Contrast: The released code counts an image without a partner in P with the logarithm of 1e-7 over the
-      denominator; fedvlp omits such images from the mean.
+    * Contrast: The released code counts an image without a partner in P, with 1e-7 as the numerator; fedvlp omits such
+      images from the mean.
     * Values: The released weights are 0, and the paper's were searched; fedvlp uses weights 0.1, tau 1 and no dropout.
     * Position and batches: Prompts pass CLIP's first normalisation; batches come from the pool of all domains.
 """

@@ -13,9 +13,9 @@ images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p fea
     CE over all of these                                                               :meth:`StableFDG.losses`
 
 Deviations:
-    * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer. To the classification by
-      CLIP's text features, fedvlp adds a linear layer of h that starts at 0. The input h passes a layer norm without
-      scale and shift, because the tower's inner features are not normalised.
+    * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer. fedvlp adds a linear layer
+      of h, which starts at 0, to CLIP's text classifier. The input h passes a layer norm without scale and shift,
+      because the tower's inner features are not normalised.
     * Stages: The released code explores after each of three stages; fedvlp shifts and explores after one stage, each
       with probability 1/2 per step. Repeated images also run through the earlier stages.
     * Phi: The released code computes it before training and draws m once per round. To avoid an extra pass, fedvlp
@@ -98,7 +98,7 @@ class StableFDG(ImageTowerLearner):
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a restyled batch, which in half of the steps repeats some of its images."""
         images = self.precomputed(inputs)["images"]
-        # Each with probability 1/2 per step, both from the client's seed.
+        # Both have probability 1/2 per step, and are drawn from the client's seed.
         explores, shifts = (torch.rand(2) < 0.5).tolist()
         extra = oversampled(labels, len(labels) if explores else 0)
         indices = torch.cat([torch.arange(len(labels)), extra]).to(labels.device, non_blocking=True)
