@@ -13,7 +13,7 @@ images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p fea
     CE over all of these                                                               :meth:`StableFDG.losses`
 
 Deviations:
-    * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer. fedvlp adds a linear layer
+    * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear layer
       of h, which starts at 0, to CLIP's text classifier. The input h passes a layer norm without scale and shift,
       because the tower's inner features are not normalised.
     * Stages: The released code explores after each of three stages; fedvlp shifts and explores after one stage, each
