@@ -70,7 +70,7 @@ def test_the_server_needs_the_properties_that_change_its_state(strategy, stacks,
 
 def test_linear_aggregators_are_listed():
     section = " ".join(SECURE_SUM.text.partition("## Supported methods and aggregators")[2].split())
-    linear, others = re.match(r"(.*?around it\.)(.*?look at single uploads)", section).groups()
+    linear, others = re.match(r"(.*?which apply it\.)(.*?need each upload)", section).groups()
     arguments = {
         "Krum": {"byzantine": 1},
         "MultiKrum": {"byzantine": 1, "selected": 2},
