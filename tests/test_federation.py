@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from fedvlp.callbacks import MetricsLoggers
 from fedvlp.commands.cli import main
 from fedvlp.core.aggregation.robust import CoordinateMedian
 from fedvlp.core.phases import Phase
@@ -18,7 +19,7 @@ from tests.helpers.toy_federation import Linear, Points, federation, file_callba
 
 
 def test_a_run_learns_and_writes_its_results(tmp_path, rendered_figures):
-    run = federation(tmp_path)
+    run = federation(tmp_path, default_callbacks=True)
     run.fit(Linear(), Points())
     rows = run.run_state.history
     assert [row["round"] for row in rows] == [1, 2, 3]
@@ -52,7 +53,7 @@ def test_a_trained_tensor_that_is_neither_uploaded_nor_personal_is_rejected(tmp_
             return [Phase("train", train=("weight",), upload=(), strategy=FedAvg())]
 
     with pytest.raises(UserError, match="neither uploads nor keeps"):
-        federation(tmp_path).fit(Leaky(), Points())
+        federation(tmp_path, default_callbacks=True).fit(Leaky(), Points())
     assert not list(tmp_path.iterdir())
 
 
@@ -75,7 +76,7 @@ class BrokenLogger(L.pytorch.loggers.CSVLogger):
 
 def test_a_failing_logger_does_not_stop_training(tmp_path, capsys):
     BrokenLogger.calls = 0
-    run = federation(tmp_path, logger=BrokenLogger(tmp_path / "logs"))
+    run = federation(tmp_path, logger=BrokenLogger(tmp_path / "logs"), callbacks=MetricsLoggers())
     run.fit(Linear(), Points())
     assert len(run.run_state.history) == 3
     assert BrokenLogger.calls == 1
@@ -83,7 +84,7 @@ def test_a_failing_logger_does_not_stop_training(tmp_path, capsys):
 
 
 def test_a_checkpoint_of_another_run_is_rejected_with_the_difference(tmp_path):
-    federation(tmp_path, name="run").fit(Linear(), Points())
+    federation(tmp_path, name="run", **file_callbacks()).fit(Linear(), Points())
     for change, module, expected in [
         ({"seed": 1}, Linear(), "training.seed: was 0, is 1"),
         ({"epochs": 2}, Linear(), "training.local.epochs: was 1, is 2"),

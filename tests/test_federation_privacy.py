@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedvlp.callbacks import Privacy
 from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
@@ -41,7 +42,7 @@ def test_every_phase_and_round_has_different_noise(tmp_path):
 
 
 def test_records_accept_runs_with_a_long_noise_seed(tmp_path):
-    run = federation(tmp_path, rounds=1, aggregation=private())
+    run = federation(tmp_path, rounds=1, aggregation=private(), default_callbacks=True)
     run.fit(Linear(), Points())
     assert load_record(run.folder).rounds == 1
 
@@ -53,7 +54,7 @@ def test_the_cohort_is_drawn_from_the_same_source_as_the_noise(tmp_path, noise_f
         cohorts = []
         record = make_callback(on_round_start=lambda _, phases, cohort, cohorts=cohorts: cohorts.append(cohort))
         rule = private(noise_from=noise_from)
-        run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=record)
+        run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, callbacks=record)
         run.fit(Linear(), Points(clients=9))
         assert {len({client.id for client in cohort}) for cohort in cohorts} == {4}
         drawn.append(cohorts)
@@ -61,7 +62,7 @@ def test_the_cohort_is_drawn_from_the_same_source_as_the_noise(tmp_path, noise_f
 
 
 def test_epsilon_is_in_metrics_summary_and_output(tmp_path, capsys):
-    run = federation(tmp_path, aggregation=private(delta=1e-6), cohort_size=5, enable_progress_bar=False)
+    run = federation(tmp_path, aggregation=private(delta=1e-6), cohort_size=5, default_callbacks=True)
     run.fit(PersonalBias(), Points(clients=9))
     account = PrivacyAccount((1.0, 1.0), 9, 5, 1e-6, repeats=True)
     with open(run.folder / "metrics.csv", encoding="utf-8", newline="") as file:
@@ -76,7 +77,7 @@ def test_epsilon_is_in_metrics_summary_and_output(tmp_path, capsys):
 
 
 def test_a_run_without_noise_does_not_mention_privacy(tmp_path, capsys):
-    run = federation(tmp_path, rounds=1, enable_progress_bar=False)
+    run = federation(tmp_path, rounds=1, default_callbacks=True)
     run.fit(Linear(), Points())
     assert not [name for name in run.run_state.history[0] if "privacy" in name]
     assert "privacy" not in json.loads((run.folder / "summary.json").read_text("utf-8"))
@@ -96,7 +97,7 @@ def test_a_skipped_client_adds_zero_and_epsilon_stays_the_same(tmp_path):
 
     others = plain.fit(Linear(), Others()).shared["weight"]
     assert torch.allclose(weight, others * 2 / 3, atol=1e-6)
-    noisy = [federation(tmp_path, rounds=1, aggregation=private()) for _ in range(2)]
+    noisy = [federation(tmp_path, rounds=1, aggregation=private(), callbacks=Privacy()) for _ in range(2)]
     for run, spoil in zip(noisy, (True, False), strict=True):
         run.fit(Linear(), Points(spoil=spoil))
     assert noisy[0].run_state.history[0]["clients/rejected"] == 1
@@ -111,7 +112,7 @@ def test_noise_at_clients_is_part_of_their_uploads(tmp_path):
 
     for noise in (0.0, 1.5):
         rule = private(noise, clip_norm=0.25, noise_at="client")
-        options = {"rounds": 1, "default_callbacks": False, "callbacks": make_callback(on_phase_end=note)}
+        options = {"rounds": 1, "callbacks": make_callback(on_phase_end=note)}
         run = federation(tmp_path, aggregation=rule, **options)
         before = Linear().weight.detach().clone()
         found = run.fit(Linear(), Points(clients=6)).shared["weight"]

@@ -8,7 +8,7 @@ import pytest
 
 from fedvlp.core.metrics import all_scores
 from fedvlp.results import load_record
-from tests.helpers.toy_federation import Linear, Points, federation
+from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
 def table(run):
@@ -16,7 +16,7 @@ def table(run):
 
 
 def test_late_columns_are_in_every_row(tmp_path):
-    options = {"evaluate_every": 2, "name": "run"}
+    options = {"evaluate_every": 2, "name": "run", **file_callbacks()}
     federation(tmp_path, rounds=3, **options).fit(Linear(), Points())
     run = federation(tmp_path, rounds=5, **options)
     run.fit(Linear(), Points(), ckpt_path="last")

@@ -14,7 +14,7 @@ from tests.helpers.toy_federation import Linear, Points, federation, file_callba
 
 def fitted(tmp_path, rounds, logger, **options):
     callbacks = [*file_callbacks()["callbacks"], MetricsLoggers()]
-    options = {"name": "run", "logger": logger, "callbacks": callbacks, "default_callbacks": False, **options}
+    options = {"name": "run", "logger": logger, "callbacks": callbacks, **options}
     run = federation(tmp_path / "runs", rounds=rounds, **options)
     run.fit(Linear(), Points(), ckpt_path="last")
     return run

@@ -27,7 +27,7 @@ def logged(tmp_path, module, *others, rounds=2, ckpt_path=None, **options):
     """Train with an event log and return the events of the run."""
     checkpoints = Checkpoints()
     callbacks = [*others, checkpoints, EventLog()]
-    made = federation(tmp_path, rounds=rounds, name="run", default_callbacks=False, callbacks=callbacks, **options)
+    made = federation(tmp_path, rounds=rounds, name="run", callbacks=callbacks, **options)
     made.fit(module, Points(), ckpt_path=ckpt_path)
     return list(read_events(made.folder))
 

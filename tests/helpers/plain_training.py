@@ -6,14 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.helpers.toy_federation import Points
-from tests.helpers.toy_federation import federation as any_federation
 
 RATE = 0.5
-
-
-def federation(tmp_path, **options):
-    """Create a federation of three rounds that writes no files."""
-    return any_federation(tmp_path, **{"default_callbacks": False, **options})
 
 
 class Whole(Points):

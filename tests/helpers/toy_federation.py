@@ -143,8 +143,12 @@ class Points:
 
 
 def federation(tmp_path, **options):
-    """Create a federation, by default of three rounds. Options of a group may be passed without the group."""
-    return Federation(**grouped({"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options}))
+    """Create a federation, by default of three rounds that write no files.
+
+    Options of a group may be passed without the group.
+    """
+    defaults = {"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), "default_callbacks": False}
+    return Federation(**grouped({**defaults, **options}))
 
 
 def make_callback(**hooks):
@@ -153,5 +157,5 @@ def make_callback(**hooks):
 
 
 def file_callbacks():
-    """Create options that keep only the callbacks that write files in every round."""
-    return {"default_callbacks": False, "callbacks": [Checkpoints(), MetricsFile()]}
+    """Create options with the callbacks that write files in every round."""
+    return {"callbacks": [Checkpoints(), MetricsFile()]}

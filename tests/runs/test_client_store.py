@@ -19,7 +19,7 @@ OPTIONS = {"rounds": 4, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.
 
 
 def run(tmp_path, ckpt_path=None, **options):
-    made = federation(tmp_path, **{**OPTIONS, **options})
+    made = federation(tmp_path, **{**OPTIONS, **file_callbacks(), **options})
     made.fit(PersonalBias(), Points(), ckpt_path=ckpt_path)
     return made
 
@@ -77,14 +77,14 @@ class Killer:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("whole"), rounds=3, **file_callbacks()).run_state
+    return run(tmp_path_factory.mktemp("whole"), rounds=3).run_state
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """Run two rounds, with an old checkpoint and files that the next round deletes."""
     folder = tmp_path_factory.mktemp("begun")
-    run(folder, personal_on_disk=True, rounds=2, **file_callbacks())
+    run(folder, personal_on_disk=True, rounds=2)
     return folder
 
 
@@ -96,14 +96,14 @@ def test_a_run_killed_at_any_file_operation_resumes_to_the_same_result(tmp_path,
         with monkeypatch.context() as patched:
             Killer(patched, after)
             try:
-                run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
+                run(folder, personal_on_disk=True, rounds=3, ckpt_path="last")
             except Killed:
                 is_over = False
             else:
                 is_over = True
         # A killed process releases its lock; here a reference cycle holds it, which Python 3.14 frees later.
         gc.collect()
-        again = run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
+        again = run(folder, personal_on_disk=True, rounds=3, ckpt_path="last")
         assert_same_run(again.run_state, whole)
         assert not list((again.folder / "clients").glob(".*"))
         if is_over:

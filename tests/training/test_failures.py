@@ -312,7 +312,7 @@ def test_if_all_clients_diverge_the_run_ends(tmp_path):
 
     callback = make_callback(on_client_problem=note)
     with pytest.raises(UserError, match=r"Round 1, phase 'both': NaN or infinity on 3 of 3 clients, so training div"):
-        federation(tmp_path, default_callbacks=False, callbacks=[callback]).fit(Diverging(), Points())
+        federation(tmp_path, callbacks=[callback]).fit(Diverging(), Points())
     others = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
     assert found == [("both", 0, "uploads NaN or infinity"), *others]
 
@@ -323,4 +323,4 @@ def test_one_unusable_update_ends_the_run_with_on_failure_fail(tmp_path):
             return PersonalBias.personal_state(self)
 
     with pytest.raises(UserError, match="NaN or infinity on 1 of 3 clients"):
-        federation(tmp_path, rounds=1, on_failure="fail", default_callbacks=False).fit(OneDiverges(), Points())
+        federation(tmp_path, rounds=1, on_failure="fail").fit(OneDiverges(), Points())

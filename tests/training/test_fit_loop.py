@@ -49,7 +49,7 @@ def round_hooks(number):
 
 def test_hooks_are_called_in_order(tmp_path):
     recorder = HookRecorder()
-    run = federation(tmp_path, rounds=2, default_callbacks=False, callbacks=[recorder])
+    run = federation(tmp_path, rounds=2, callbacks=[recorder])
     run.fit(PersonalBias(), Points())
     begin = [("setup", "fit"), "on_fit_start"]
     assert recorder.hooks == [*begin, *round_hooks(1), *round_hooks(2), "on_fit_end"]
@@ -58,7 +58,7 @@ def test_hooks_are_called_in_order(tmp_path):
 
 @pytest.mark.parametrize(("rounds", "every", "evaluated"), [(5, 2, [2, 4, 5]), (2, 5, [2])])
 def test_every_nth_round_and_the_last_are_evaluated(tmp_path, rounds, every, evaluated):
-    run = federation(tmp_path, rounds=rounds, evaluate_every=every, default_callbacks=False)
+    run = federation(tmp_path, rounds=rounds, evaluate_every=every)
     run.fit(Linear(), Points())
     history = run.run_state.history
     assert [row["round"] for row in history] == list(range(1, rounds + 1))
@@ -68,7 +68,7 @@ def test_every_nth_round_and_the_last_are_evaluated(tmp_path, rounds, every, eva
 
 
 def test_evaluation_uses_the_deployed_tensors_after_the_round(tmp_path, monkeypatch):
-    run = federation(tmp_path, rounds=2, default_callbacks=False)
+    run = federation(tmp_path, rounds=2)
     seen = []
     monkeypatch.setattr(run, "evaluate", lambda module, deployed, personal: seen.append((deployed, personal)) or {})
     run.fit(PersonalBias(), Points())
@@ -96,7 +96,7 @@ class Measured(Attack):
 def test_an_attack_is_measured_with_each_evaluation(tmp_path):
     attack = Measured()
     data = Points()
-    run = federation(tmp_path, rounds=3, evaluate_every=2, attack=attack, default_callbacks=False)
+    run = federation(tmp_path, rounds=3, evaluate_every=2, attack=attack)
     run.fit(Linear(), data)
     assert [row.get("success") for row in run.run_state.history] == [None, 12.5, 12.5]
     assert attack.data == [data, data]
@@ -118,7 +118,7 @@ def test_a_run_resumes_in_its_own_folder_only_on_request(tmp_path):
 
 
 def test_a_second_fit_starts_from_scratch(tmp_path):
-    run = federation(tmp_path, rounds=2, default_callbacks=False)
+    run = federation(tmp_path, rounds=2)
     one = run.fit(Linear(), Points())
     again = run.fit(Linear(), Points())
     assert torch.equal(one.shared["weight"], again.shared["weight"])

@@ -61,7 +61,7 @@ END = ["on_train_end", "on_fit_end", "teardown"]
 def test_hooks_are_called_in_the_documented_order(tmp_path):
     first = Recorder()
     files = file_callbacks()["callbacks"]
-    quiet = {"name": "run", "default_callbacks": False}
+    quiet = {"name": "run"}
     federation(tmp_path, rounds=2, evaluate_every=2, callbacks=[first, *files], **quiet).fit(Linear(), Points())
     assert first.calls == ["setup", *BEGIN, *NOT_MEASURED, *ROUND, *END]
     second = Recorder()
@@ -85,7 +85,7 @@ def test_callbacks_are_notified_of_an_exception(tmp_path):
     recorder = Recorder()
     raising = LambdaCallback(on_train_epoch_end=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        federation(tmp_path, callbacks=[recorder, raising], default_callbacks=False).fit(Linear(), Points())
+        federation(tmp_path, callbacks=[recorder, raising]).fit(Linear(), Points())
     assert recorder.calls == ["setup", *BEGIN, *ROUND[:-1], "on_exception"]
 
 
@@ -128,7 +128,7 @@ def make_callback(name, *hooks):
 )
 def test_misleading_or_ineffective_callbacks_are_rejected(callback, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        federation(tmp_path, callbacks=[callback]).fit(Linear(), Points())
+        federation(tmp_path, callbacks=[callback], default_callbacks=True).fit(Linear(), Points())
     assert not list(tmp_path.iterdir())
 
 
@@ -144,7 +144,7 @@ def test_callbacks_see_the_latest_metrics(tmp_path):
     def look(trainer, module):
         seen.append((trainer.callback_metrics["validation"], trainer.callback_metrics["round"]))
 
-    run = federation(tmp_path, callbacks=[LambdaCallback(on_train_epoch_end=look)], default_callbacks=False)
+    run = federation(tmp_path, callbacks=[LambdaCallback(on_train_epoch_end=look)])
     run.evaluate = lambda *state: {"validation": 10.0 * run.current_epoch}
     run.fit(Linear(), Points())
     assert [(score.item(), number.item()) for score, number in seen] == [(0.0, 1), (10.0, 2), (20.0, 3)]
@@ -160,9 +160,7 @@ def test_evaluation_accepts_callbacks_that_fit_rejects(tmp_path):
 def fit(tmp_path, name, rounds, callbacks, ckpt_path=None, every=1):
     """Fit a federation with ``SCORES`` as its evaluations."""
     all_callbacks = [*callbacks, *file_callbacks()["callbacks"]]
-    run = federation(
-        tmp_path, name=name, rounds=rounds, evaluate_every=every, default_callbacks=False, callbacks=all_callbacks
-    )
+    run = federation(tmp_path, name=name, rounds=rounds, evaluate_every=every, callbacks=all_callbacks)
     run.evaluate = lambda *state: {"validation": SCORES[run.current_epoch]}
     run.fit(Linear(), Points(), ckpt_path=ckpt_path)
     return run

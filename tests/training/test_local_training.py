@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp.callbacks import Communication
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons.scaffold import Scaffold
@@ -133,7 +134,7 @@ NORM = 0.125
 
 def test_local_steps_use_clipped_gradients(tmp_path):
     data = Points(clients=1)
-    run = federation(tmp_path, rounds=1, gradient_clip_val=NORM, default_callbacks=False)
+    run = federation(tmp_path, rounds=1, gradient_clip_val=NORM)
     after = run.fit(Linear(), data)
     weight = torch.zeros(3, 4, requires_grad=True)
     for inputs, labels in data.train_dataloader(data.clients[0], seed=derive_seed(0, 0, 0, 0)):
@@ -197,7 +198,7 @@ def test_one_client_with_a_kept_optimizer_equals_central_training(tmp_path):
 
 
 def test_optimizer_state_is_kept_per_client_and_phase_and_not_uploaded(tmp_path):
-    run = federation(tmp_path, rounds=2, reset_optimizer=False)
+    run = federation(tmp_path, rounds=2, reset_optimizer=False, callbacks=Communication())
     run.fit(Remembering(), Points(clients=2))
     memory = run.run_state.optimizer_states
     moments = {"exp_avg", "exp_avg_sq", "step"}
@@ -256,7 +257,8 @@ def test_state_does_not_grow_with_the_rounds(tmp_path):
             assert own
             held.append(sum(count_bytes(vars(item), set()) for item in own))
 
-    federation(tmp_path, rounds=4, reset_optimizer=False, callbacks=[SizeRecorder()]).fit(PersonalBias(), Points())
+    options = {"callbacks": [SizeRecorder()], "default_callbacks": True}
+    federation(tmp_path, rounds=4, reset_optimizer=False, **options).fit(PersonalBias(), Points())
     assert sizes[1] > 0
     assert sizes[1:] == [sizes[1]] * 3
     assert held[1:] == [held[1]] * 3  # predictions of one evaluation

@@ -47,7 +47,7 @@ def test_deterministic_configures_pytorch_and_cublas(tmp_path, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     for deterministic in (False, True):
-        federation(tmp_path, rounds=0, deterministic=deterministic, default_callbacks=False).fit(Linear(), Points())
+        federation(tmp_path, rounds=0, deterministic=deterministic).fit(Linear(), Points())
     assert calls == [True]
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 

@@ -81,7 +81,7 @@ def gradient_scales(tmp_path, spoil):
     """List the scale of gradients after each step of a run in 16-mixed."""
     seen = []
     scaler = torch.amp.GradScaler("cpu", growth_interval=2)
-    run = federation(tmp_path, rounds=1, steps=2, default_callbacks=False)
+    run = federation(tmp_path, rounds=1, steps=2)
     run.fabric = L.Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
     run.add_callback(make_callback(on_train_batch_end=lambda *_: seen.append(scaler.get_scale())))
     run.fit(Linear(), Points(clients=3, spoil=spoil))

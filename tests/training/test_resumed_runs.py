@@ -38,7 +38,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, name):
     def make(folder):
         callbacks = [Privacy(), Checkpoints(), MetricsFile()]
         options = {"rounds": 3, "cohort_size": 2, "seed": 5, **CASES[name]}
-        return federation(tmp_path, name=folder, default_callbacks=False, callbacks=callbacks, **options)
+        return federation(tmp_path, name=folder, callbacks=callbacks, **options)
 
     def stop(federation, *_):
         if federation.run_state.server.round == 1:

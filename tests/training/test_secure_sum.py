@@ -22,7 +22,7 @@ def train(tmp_path, data=None, **options):
     """Train, and return the run and each phase's server state and updates."""
     phases = []
     callback = make_callback(on_phase_end=lambda _, task, server, updates: phases.append((server, updates)))
-    run = federation(tmp_path, default_callbacks=False, callbacks=[callback], **options)
+    run = federation(tmp_path, callbacks=[callback], **options)
     run.fit(Linear(), data or Points(5))
     return run, phases
 
@@ -92,7 +92,7 @@ class Large(Linear):
 
 
 def test_a_value_that_is_too_large_is_rejected(tmp_path):
-    run = federation(tmp_path, default_callbacks=False, secure_sum=True)
+    run = federation(tmp_path, secure_sum=True)
     with pytest.raises(UserError, match="uploads a value beyond 32, the limit of a secure sum"):
         run.fit(Large(), Points(3))
 
@@ -122,8 +122,8 @@ EXCLUDED = {
 def test_options_that_need_single_updates_are_rejected_before_the_run(name, tmp_path):
     options, reason = EXCLUDED[name]
     with pytest.raises(UserError, match=f"secure_sum does not support {reason}"):
-        train(tmp_path, secure_sum=True, **options)
-    assert not list(tmp_path.glob("*/*/checkpoints"))
+        federation(tmp_path, secure_sum=True, default_callbacks=True, **options).fit(Linear(), Points(5))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_strategies_that_need_more_than_one_sum_are_rejected(strategy, name, tmp
         def configure_phases(self):
             return [Phase("train", train=("weight",), upload=("weight",), strategy=strategy)]
 
-    run = federation(tmp_path, default_callbacks=False, secure_sum=True)
+    run = federation(tmp_path, secure_sum=True)
     with pytest.raises(UserError, match=f"phase 'train', because {name} needs more than one weighted mean"):
         run.fit(Method(), Points(5))
 

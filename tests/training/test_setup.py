@@ -69,7 +69,7 @@ def test_several_devices_use_the_gloo_strategy(tmp_path):
 )
 def test_unusable_optimizers_are_rejected(tmp_path, make, message):
     with pytest.raises(UserError, match=message):
-        federation(tmp_path).fit(make_method(make), Points())
+        federation(tmp_path, default_callbacks=True).fit(make_method(make), Points())
     assert not list(tmp_path.iterdir())
 
 
@@ -81,7 +81,7 @@ def test_a_cohort_larger_than_all_clients_is_warned_about(tmp_path, caplog):
 
 def test_without_validation_the_last_round_is_reported(tmp_path, caplog, capsys):
     with caplog.at_level(logging.WARNING, "fedvlp"):
-        federation(tmp_path, rounds=2).fit(Linear(), HeldOutOnly())
+        federation(tmp_path, rounds=2, default_callbacks=True).fit(Linear(), HeldOutOnly())
     assert "no validation images" in caplog.text
     printed = capsys.readouterr().out
     assert "last round (2)" in printed
@@ -151,7 +151,7 @@ def test_missing_hardware_checks_of_pytorch_count_as_no(monkeypatch):
 
 def test_the_chosen_precision_is_printed_and_recorded(machine, tmp_path, capsys):
     machine(units=True)
-    run = federation(tmp_path, rounds=1, precision="auto", default_callbacks=False)
+    run = federation(tmp_path, rounds=1, precision="auto")
     run.fit(Linear(), Points())
     assert "Precision bf16-mixed: this processor multiplies bfloat16 with AVX512-BF16." in capsys.readouterr().out
     assert run.description["training"]["precision"] == "bf16-mixed"
@@ -164,10 +164,8 @@ def test_fast_dev_run_takes_one_step_and_saves_nothing(tmp_path, capsys):
         steps.append((outputs["client"].id, index))
         folders.append(trainer.folder)
 
-    logger = CSVLogger(tmp_path / "logs")
-    run = federation(
-        tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=make_callback(on_train_batch_end=note), logger=logger
-    )
+    options = {"callbacks": make_callback(on_train_batch_end=note), "logger": CSVLogger(tmp_path / "logs")}
+    run = federation(tmp_path, rounds=9, epochs=3, fast_dev_run=True, default_callbacks=True, **options)
     run.fit(PersonalBias(), Points(clients=2))
     assert steps == [(0, 0), (1, 0)] * 2  # two phases
     assert len(run.run_state.history) == run.options.rounds == 1

@@ -9,8 +9,8 @@ from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.moon import MOON, model_contrast
 from fedvlp.training.add_ons.scaffold import Scaffold
-from tests.helpers.plain_training import RATE, Alike, Equal, Whole, federation, gradient, loss, shares
-from tests.helpers.toy_federation import Linear, PersonalBias, Points
+from tests.helpers.plain_training import RATE, Alike, Equal, Whole, gradient, loss, shares
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 ROUNDS, STEPS = 4, 3
 ALPHA = 0.3

@@ -9,8 +9,8 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.utils.errors import UserError
-from tests.helpers.plain_training import RATE, Hard, Whole, federation, gradient, loss
-from tests.helpers.toy_federation import Linear, points_split
+from tests.helpers.plain_training import RATE, Hard, Whole, gradient, loss
+from tests.helpers.toy_federation import Linear, federation, points_split
 
 STEP = 0.6
 

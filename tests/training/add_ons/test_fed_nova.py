@@ -8,8 +8,8 @@ from fedvlp.training.add_ons.base import ServerRound
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.fed_nova import FedNova
 from fedvlp.training.add_ons.fed_prox import FedProx
-from tests.helpers.plain_training import RATE, Whole, federation, gradient, shares
-from tests.helpers.toy_federation import Linear, Points
+from tests.helpers.plain_training import RATE, Whole, gradient, shares
+from tests.helpers.toy_federation import Linear, Points, federation
 
 MOMENTUM = 0.8
 

@@ -21,8 +21,8 @@ from fedvlp.training.communication import communication_cost
 from fedvlp.training.task import averaged_names
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
-from tests.helpers.plain_training import Whole, federation
-from tests.helpers.toy_federation import Linear, PersonalBias, Points
+from tests.helpers.plain_training import Whole
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 ADD_ONS = [Scaffold(), FedDyn(0.3), FedNova(), FedDGGA(0.6), MOON(2.0), FedProx(0.1)]
 each_add_on = pytest.mark.parametrize("add_on", ADD_ONS, ids=lambda add_on: type(add_on).__name__)
