@@ -33,6 +33,9 @@ def hard(tmp_path_factory):
     return root
 
 
+SHORT = ("--trainer.rounds=1", "--trainer.local.steps=1")
+
+
 def accuracies(run):
     """Read the accuracies of a run's table by row title."""
     run.trainer.fit(run.model, run.datamodule)
@@ -96,7 +99,7 @@ def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, ca
 def test_rows_can_be_turned_off_and_change_no_training(hard, tmp_path):
     files = {}
     for names in ("[class_means]", "[]"):
-        arguments = (f"--trainer.baselines={names}", f"--trainer.name={len(names)}", "--trainer.rounds=1")
+        arguments = (f"--trainer.baselines={names}", f"--trainer.name={len(names)}", *SHORT)
         run = make_run(hard, tmp_path, "promptfl", *arguments)
         titles = list(accuracies(run))
         assert ["zero-shot CLIP" in titles, "class means" in titles] == ["zero" in names, "means" in names]

@@ -29,7 +29,7 @@ def test_late_columns_are_in_every_row(tmp_path):
 
 def test_predictions_match_accuracies_and_the_summary_scores_them(build, image_root):
     others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
-    options = ("--trainer.rounds=1", "--data.test_fraction=0.3", others)
+    options = ("--trainer.rounds=1", "--trainer.local.steps=1", "--data.test_fraction=0.3", others)
     parts = build("promptfl", *options)
     parts.trainer.fit(parts.model, parts.datamodule)
     record = load_record(parts.trainer.folder)

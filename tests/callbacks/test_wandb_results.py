@@ -111,8 +111,8 @@ def check_media(run: FakeRun, record: Record) -> None:
 
 
 def test_a_resumed_run_continues_the_same_run(build, started_runs):
-    folder = train(build, WandbLogger(project="p"))
-    parts = build("promptfl", "--trainer.rounds=2")
+    folder = train(build, WandbLogger(project="p"), "--trainer.baselines=[]")
+    parts = build("promptfl", "--trainer.rounds=2", "--trainer.baselines=[]")
     parts.trainer.fabric._loggers = [WandbLogger(project="p"), WandbLogger(project="other")]
     parts.trainer.fit(parts.model, parts.datamodule, ckpt_path=str(folder))
     assert [run.options["id"] for run in started_runs] == [None, "x1y2", None]

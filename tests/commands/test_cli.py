@@ -90,11 +90,6 @@ def test_a_config_comes_from_standard_input_and_names_no_environment_variable(tm
     assert "mine.yaml has ${IMAGES}, but configs do not read environment variables" in capsys.readouterr().err
 
 
-def test_a_logger_of_lightning_has_a_short_name(options, capsys):
-    config = printed_config(capsys, "--config=promptfl", *options, "--trainer.logger=CSVLogger")
-    assert config["trainer"]["logger"]["class_path"] == "lightning.pytorch.loggers.CSVLogger"
-
-
 def test_fit_leaves_a_whole_run_folder(trip_run):
     folder, printed = trip_run
     assert {path.name for path in folder.iterdir()} == {
@@ -116,13 +111,21 @@ def test_fit_leaves_a_whole_run_folder(trip_run):
 
 def test_saved_config_is_accepted_back_and_gives_the_same_result(trip_run, tmp_path):
     folder, _ = trip_run
-    assert main(["fit", f"--config={folder / 'config.yaml'}", f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 0
+    arguments = [f"--config={folder / 'config.yaml'}", "--trainer.baselines=[]"]
+    assert main(["fit", *arguments, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 0
     assert (folder / "prompts.safetensors").read_bytes() == (run_folder(tmp_path) / "prompts.safetensors").read_bytes()
 
 
 def test_two_processes_give_the_same_bytes_as_one(options, trip_run, tmp_path):
     """Two gloo ranks train different clients; only updates are gathered."""
-    arguments = ["fit", "--config=trip", *options, "--trainer.devices=2", "--trainer.strategy=ddp"]
+    arguments = [
+        "fit",
+        "--config=trip",
+        *options,
+        "--trainer.baselines=[]",
+        "--trainer.devices=2",
+        "--trainer.strategy=ddp",
+    ]
     with ranks(partial(main, arguments), tmp_path / "output") as processes:
         assert [exit_code(process) for process in processes] == [0, 0]
     one, two = trip_run[0], run_folder(tmp_path)
@@ -154,11 +157,11 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
     output = tmp_path / "predictions.csv"
     checkpoint = next((folder / "checkpoints").glob("round-00002*"))
     tables = []
-    for path in (folder / "prompts.safetensors", checkpoint, folder.parent):
+    for path in (checkpoint, folder.parent):
         files = [str(path), f"--images={image_root / 'photo'}", f"--output={output}"]
         assert main(["predict", *files, "--trainer.accelerator=cpu"]) == 0
         tables.append(output.read_text())
-    assert tables == [tables[0]] * 3
+    assert tables[0] == tables[1]
     printed = capsys.readouterr().out
     assert f"accuracy: {float(row['held_out/photo']):.2f} %" in printed
     assert printed.count("newest run in ") == 1
@@ -206,14 +209,16 @@ def test_a_bad_option_is_named(options, arguments, message, capsys, tmp_path):
     [
         (["--data.held_out=foto"], "Did you mean 'photo'?"),
         (["--model.prompt_length=100"], "77"),
+        (["--trainer.default_root_dir={}/file/runs"], "/file/runs"),
     ],
 )
 def test_bad_input_is_one_error_before_training(options, arguments, message, capsys, tmp_path):
-    assert main(["fit", "--config=promptfl", *options, *arguments]) == 1
+    (tmp_path / "file").touch()
+    assert main(["fit", "--config=promptfl", *options, *(words.format(tmp_path) for words in arguments)]) == 1
     errors = capsys.readouterr().err
     assert errors.startswith("fedvlp: error: ")
     assert message in errors
-    assert "Traceback" not in errors
+    assert errors.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
@@ -289,7 +294,7 @@ def test_wandb_offline(options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wandb_options = ["--config=wandb", "--trainer.logger.offline=true", f"--trainer.logger.save_dir={tmp_path}"]
     output = tmp_path / "output.txt"
-    arguments = ["fit", "--config=promptfl", *options, *wandb_options]
+    arguments = ["fit", "--config=promptfl", *options, *wandb_options, "--trainer.rounds=1", "--trainer.baselines=[]"]
     running = fork(fit_with_wandb, arguments, output=output, HOME=str(tmp_path))  # wandb keeps logs there
     assert exit_code(running) == 0, output.read_text()
     assert "is disabled" not in output.read_text()
@@ -319,6 +324,7 @@ def test_options_passed_on_to_the_base_class_are_recorded(options, tmp_path, mon
     (tmp_path / "weighted_prompts.py").write_text(METHOD, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     fit = ["fit", "--model=weighted_prompts.Weighted", "--model.prompt_length=3", *options, "--trainer.rounds=1"]
+    fit.append("--trainer.baselines=[]")
     assert main(fit) == 0
     folder = run_folder(tmp_path)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -362,7 +368,13 @@ def test_help_of_predict_lists_only_its_own_options(capsys):
 def test_short_class_names_and_a_terminal_with_few_characters(options, tmp_path, monkeypatch):
     printed = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, encoding="ascii"))
-    names = ["--data=DomainFolders", "--model=PromptFL", *options[1:], "--model.clip=fedvlp-tiny"]
+    names = [
+        "--data=DomainFolders",
+        "--model=PromptFL",
+        *options[1:],
+        "--model.clip=fedvlp-tiny",
+        "--trainer.baselines=[]",
+    ]
     assert main(["fit", *names]) == 0
     assert b"round 2/2 ? validation" in printed.getvalue()
     assert (run_folder(tmp_path) / "summary.json").is_file()
@@ -391,11 +403,3 @@ def test_slow_commands_announce_their_duration_before_importing(monkeypatch, cap
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["export", "runs"]) == 1
     assert "imported" in capsys.readouterr().err
-
-
-def test_an_unwritable_folder_is_one_clear_error(options, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["fit", "--config=zero_shot", *options, f"--trainer.default_root_dir={tmp_path / 'file/runs'}"]) == 1
-    errors = capsys.readouterr().err
-    assert errors.count("\n") == 1
-    assert str(tmp_path / "file/runs") in errors

@@ -20,7 +20,14 @@ def fit(arguments):
 @pytest.fixture
 def arguments(image_root, tmp_path):
     options = short_fit(image_root, tmp_path)
-    return ["fit", "--config=promptfl", *options, "--trainer.name=run", "--trainer.rounds=100000"]
+    return [
+        "fit",
+        "--config=promptfl",
+        *options,
+        "--trainer.name=run",
+        "--trainer.rounds=100000",
+        "--trainer.baselines=[]",
+    ]
 
 
 def checkpoints(tmp_path):
@@ -28,25 +35,16 @@ def checkpoints(tmp_path):
 
 
 def started(arguments, tmp_path):
-    """Start a run and wait until it has written two checkpoints."""
+    """Start a run and wait until it has written two more checkpoints."""
+    known = checkpoints(tmp_path)
     running = fork(fit, arguments, output=tmp_path / "output.txt", OMP_NUM_THREADS="1")
-    while len(checkpoints(tmp_path)) < 2:
+    while len({*checkpoints(tmp_path)} - {*known}) < 2:
         assert running.is_alive()
         time.sleep(0.02)
     return running
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_it_cleanly_with_a_complete_run(arguments, tmp_path, number, code):
-    running = started(arguments, tmp_path)
-    os.kill(running.pid, number)
-    assert exit_code(running) == code
-    assert (tmp_path / "output.txt").read_text().endswith("fedvlp: stopped; resume with --ckpt_path last\n")
-    assert not list((tmp_path / "runs").rglob(".*"))
-    assert load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round >= 2
-
-
-def test_a_running_run_is_rejected_and_a_dead_one_resumes(arguments, tmp_path, capsys):
+def test_a_killed_run_resumes_and_sigterm_ends_it_cleanly(arguments, tmp_path, capsys):
     running = started(arguments, tmp_path)
     again = [*arguments, "--ckpt_path=last"]
     assert main(again) == 1
@@ -55,11 +53,25 @@ def test_a_running_run_is_rejected_and_a_dead_one_resumes(arguments, tmp_path, c
     assert message.count("\n") == 1
     running.kill()
     exit_code(running)
-    rounds = load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round
-    assert main([*again, f"--trainer.rounds={rounds + 1}"]) == 0
-    (folder,) = (tmp_path / "runs" / "run").iterdir()
+    resumed = started(again, tmp_path)
+    os.kill(resumed.pid, signal.SIGTERM)
+    assert exit_code(resumed) == 143
+    assert (tmp_path / "output.txt").read_text().endswith("fedvlp: stopped; resume with --ckpt_path last\n")
     assert not list((tmp_path / "runs").rglob(".*"))
-    assert len((folder / "metrics.csv").read_text().splitlines()) == rounds + 2
+    rounds = load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round
+    (folder,) = (tmp_path / "runs" / "run").iterdir()
+    assert len((folder / "metrics.csv").read_text().splitlines()) == rounds + 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_each_signal_has_its_exit_code(monkeypatch, capsys, number, code):
+    monkeypatch.setattr("fedvlp.tools.cost.command.run_cost", lambda words: signal.raise_signal(number))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert main(["cost"]) == code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "fedvlp: stopped; resume with --ckpt_path last\n"
 
 
 def test_sigterm_handlers_are_restored_and_custom_ones_kept():

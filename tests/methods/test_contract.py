@@ -7,9 +7,11 @@ because each process of pytest-xdist would otherwise train its own run.
 import pytest
 
 from fedvlp.callbacks import Communication
+from fedvlp.runs.descriptions import describe_model
 from fedvlp.testing import ContractError
 from fedvlp.testing import method as checks
 from fedvlp.testing.runs import train_reference
+from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.configs import EQUIVALENT, KINDS, METHODS, each_config, few_templates
 from tests.helpers.runs import make_run
 
@@ -21,6 +23,8 @@ TRAINING = {
     checks.check_deployed_file,
 }
 """Checks that train or evaluate again. By default, they run only for the twelve configs in ``KINDS``."""
+NOT_RECORDED = {"optimizer", "rounds"}
+"""The optimizer is described by its settings, and a resumed run may have another number of rounds."""
 NO_FILES = "--trainer.runtime.default_callbacks=false"
 SELDOM = ("--trainer.baselines=[]", "--trainer.evaluate_every=2")
 """Options for fewer evaluations. Zero-shot CLIP needs its baseline, and SWAD needs validation."""
@@ -37,7 +41,9 @@ def check_config(config, chosen, image_root, folder, *options):
         return run
 
     reference = train_reference(build)
-    problems = []
+    model = reference.run.model
+    arguments = set(constructor_arguments(type(model))) - NOT_RECORDED
+    problems = [f"{name} is not recorded" for name in arguments - describe_model(model)["init_args"].keys()]
     for check in chosen:
         try:
             check(reference)

@@ -1,5 +1,7 @@
 """Damaged or mismatching checkpoints are rejected, and a run resumes from the previous checkpoint."""
 
+import shutil
+
 import pytest
 
 from fedvlp.utils.errors import UserError
@@ -17,17 +19,24 @@ def test_only_last_may_start_from_scratch(tmp_path):
     assert made.run_state.server.round == 3
 
 
+OPTIONS = {"name": "run", "personal_on_disk": True, "reset_optimizer": False, **file_callbacks()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    made = federation(tmp_path_factory.mktemp("whole"), **OPTIONS)
+    made.fit(PersonalBias(), Points())
+    return made
+
+
 @pytest.mark.parametrize("damaged", ["checkpoints/round-00003.safetensors", "clients/*-00002-*.safetensors"])
-def test_a_flipped_bit_costs_the_newest_round_and_one_line(tmp_path, capsys, damaged):
-    options = {"name": "run", "personal_on_disk": True, "reset_optimizer": False, **file_callbacks()}
-    made, whole = (federation(tmp_path / name, **options) for name in ("damaged", "whole"))
-    for each in (made, whole):
-        each.fit(PersonalBias(), Points())
-    path = max(made.folder.glob(damaged))
+def test_a_flipped_bit_costs_the_newest_round_and_one_line(tmp_path, capsys, whole, damaged):
+    folder = shutil.copytree(whole.folder, tmp_path / "run" / "damaged")
+    path = max(folder.glob(damaged))
     content = bytearray(path.read_bytes())
     content[-20] ^= 8
     path.write_bytes(content)
-    again = federation(tmp_path / "damaged", **options)
+    again = federation(tmp_path, **OPTIONS)
     again.fit(PersonalBias(), Points(), ckpt_path="last")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "Trying the previous checkpoint" in line]
     assert line.startswith(f"{path} is damaged")

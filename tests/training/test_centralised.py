@@ -12,7 +12,7 @@ import yaml
 from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
-from fedvlp.data import Pooled
+from fedvlp.data import DomainFolders, Pooled
 from fedvlp.methods.prompts import known_domain
 from fedvlp.sites.data import SitesData
 from fedvlp.tools.attacks import SignFlip
@@ -29,6 +29,7 @@ FOLDER = configs_folder() / "methods"
 ROUNDS = 3
 POOL = f"--config={configs_folder() / 'centralised.yaml'}"
 POOLED = (POOL, f"--trainer.rounds={ROUNDS}")
+QUIET_RUN = "--trainer.runtime.default_callbacks=false"
 QUIET = {
     "accelerator": "cpu",
     "logger": False,
@@ -62,7 +63,7 @@ def test_training_equals_lightnings_trainer(build, method, tmp_path):
         "--trainer.local.schedule.warmup_rounds=1",
         "--seed_everything=0",
     ]
-    ours = build(method, *POOLED, *arguments(method), *schedule, "--trainer.runtime.default_callbacks=false")
+    ours = build(method, *POOLED, *arguments(method), *schedule, QUIET_RUN, f"--trainer.evaluate_every={ROUNDS}")
     plain = build(method, *POOLED, *arguments(method))
     plain.model.load_state_dict(ours.model.state_dict())
 
@@ -99,9 +100,9 @@ def test_training_equals_lightnings_trainer(build, method, tmp_path):
     assert sums == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
-def test_a_pool_has_the_batches_of_all_clients_together(build):
-    pooled = build("promptfl", *POOLED).datamodule
-    dealt = build("promptfl").datamodule
+def test_a_pool_has_the_batches_of_all_clients_together(image_root):
+    options = {"held_out": "photo", "batch_size": 4, "cache_dir": None}
+    pooled, dealt = (DomainFolders(str(image_root), **options, **more) for more in ({"partition": Pooled()}, {}))
     for data in (pooled, dealt):
         data.prepare_data()
         data.setup("fit")
@@ -119,7 +120,7 @@ def test_a_pool_has_the_batches_of_all_clients_together(build):
 
 
 def test_all_results_are_labelled_as_centralised(build, capsys):
-    run = build("coop", "--trainer.rounds=1", "--trainer.local.steps=1")
+    run = build("coop", "--trainer.rounds=1", "--trainer.local.steps=1", "--trainer.baselines=[]")
     run.trainer.fit(run.model, run.datamodule)
     folder = Path(run.trainer.log_dir)
     printed = capsys.readouterr().out
@@ -162,7 +163,7 @@ def test_resetting_the_optimizer_in_each_round_is_warned_about(caplog, resets, r
 
 
 def test_methods_with_one_domain_per_client_reject_a_pool(build):
-    run = build("fed_dpt", POOL, "--trainer.runtime.default_callbacks=false")
+    run = build("fed_dpt", POOL, QUIET_RUN)
     with pytest.raises(UserError, match="ByDomain or Dispersed"):
         run.trainer.fit(run.model, run.datamodule)
     with pytest.raises(UserError, match="one domain each"):

@@ -52,7 +52,7 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
 def test_mixed_precision_learns_like_single_precision(build):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
-        run = build("trip_lite", f"--trainer.precision={precision}", *SHORT)
+        run = build("promptfl", f"--trainer.precision={precision}", *SHORT)
         run.trainer.fit(run.model, run.datamodule)
         state = run.trainer.run_state
         assert {value.dtype for value in run_tensors(state).values()} == {torch.float32}
