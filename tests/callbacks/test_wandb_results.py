@@ -13,24 +13,6 @@ from fedvlp.callbacks.wandb_results import join_group
 from fedvlp.results import Record, load_record
 
 
-class FakeRun:
-    """A fake run of Weights & Biases that stores all calls."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self.config: dict[str, Any] = {}
-        self.summary: dict[str, Any] = {}
-        self.logged: list[dict[str, Any]] = []
-        self.artifacts: list[wandb.Artifact] = []
-        self.id = "x1y2"
-
-    def log_artifact(self, artifact: wandb.Artifact) -> None:
-        self.artifacts.append(artifact)
-
-    def log(self, metrics: dict[str, Any], **_: Any) -> None:
-        self.logged.append(dict(metrics))
-
-
 class Config(dict[str, Any]):
     """Configuration of a fake run, with one more argument than a dictionary."""
 
@@ -38,19 +20,21 @@ class Config(dict[str, Any]):
         super().update(values)
 
 
+def fake_run(**options: Any) -> SimpleNamespace:
+    """Create a fake run of Weights & Biases that stores all calls."""
+    run = SimpleNamespace(options=options, config=Config(), summary={}, logged=[], artifacts=[], id="x1y2")
+    run.log = lambda metrics, **_: run.logged.append(dict(metrics))
+    run.log_artifact = run.artifacts.append
+    return run
+
+
 @pytest.fixture
-def started_runs(monkeypatch, tmp_path) -> list[FakeRun]:
+def started_runs(monkeypatch, tmp_path) -> list[SimpleNamespace]:
     """Collect the runs that start, without the service."""
     for name in ("WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR", "WANDB_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb"))
-    runs: list[FakeRun] = []
-
-    def init(**options: Any) -> FakeRun:
-        runs.append(FakeRun(**options))
-        runs[-1].config = Config()
-        return runs[-1]
-
-    monkeypatch.setattr(wandb, "init", init)
+    runs: list[SimpleNamespace] = []
+    monkeypatch.setattr(wandb, "init", lambda **options: runs.append(fake_run(**options)) or runs[-1])
     return runs
 
 
@@ -94,7 +78,7 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, started_runs):
     check_media(run, record)
 
 
-def check_media(run: FakeRun, record: Record) -> None:
+def check_media(run: SimpleNamespace, record: Record) -> None:
     """Check the tables of domains and classes, and the artifact of a run."""
     media = {name: value for logged in run.logged for name, value in logged.items()}
     assert media["accuracy_over_rounds"].format == "png"

@@ -19,15 +19,8 @@ def fit(arguments):
 
 @pytest.fixture
 def arguments(image_root, tmp_path):
-    options = short_fit(image_root, tmp_path)
-    return [
-        "fit",
-        "--config=promptfl",
-        *options,
-        "--trainer.name=run",
-        "--trainer.rounds=100000",
-        "--trainer.baselines=[]",
-    ]
+    options = [*short_fit(image_root, tmp_path), "--trainer.name=run", "--trainer.baselines=[]"]
+    return ["fit", "--config=promptfl", *options, "--trainer.rounds=100000"]
 
 
 def checkpoints(tmp_path):

@@ -39,10 +39,7 @@ def test_a_checkpoint_is_restored_unchanged(state, tmp_path):
     assert_same_run(found, state)
     assert found.history == state.history
     assert found.server.round == 7
-    assert (list(found.personal), list(found.optimizer_states)) == (
-        [1, 4],
-        [1, 2],
-    )  # in any order of training
+    assert (list(found.personal), list(found.optimizer_states)) == ([1, 4], [1, 2]), "in any order of training"
     assert description == DESCRIPTION
     assert read_model(path) == MODEL
 

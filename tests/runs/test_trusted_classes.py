@@ -40,10 +40,8 @@ def optimizer(parameters):
 def trained(image_root, tmp_path_factory):
     """Train PromptFL and return the run folder."""
     root = tmp_path_factory.mktemp("trained")
-    assert (
-        main(["fit", "--config=promptfl", *short_fit(image_root, root), "--trainer.rounds=1", "--trainer.baselines=[]"])
-        == 0
-    )
+    options = [*short_fit(image_root, root), "--trainer.rounds=1", "--trainer.baselines=[]"]
+    assert main(["fit", "--config=promptfl", *options]) == 0
     return next((root / "runs").glob("*/*"))
 
 

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 from torch import nn
 
@@ -53,14 +52,9 @@ def test_phases_match_counts_by_hand():
     assert rows[-1]["total_parameters"] == 10 * 3 * each_way + 3 * 11
     assert rows[0]["total_bytes"] == 10 * 3 * (20 + 74)
     assert rows[-1]["total_bytes"] == 10 * 3 * (34 + 148) + 3 * 44
-
-
-def test_totals_count_only_the_cohort():
-    rows = communication_cost(TwoStages(), CLIENTS).rows(rounds=10, cohort_size=2)
-    assert rows[0]["total_parameters"] == 10 * 2 * (5 + 22)
-    assert communication_cost(TwoStages(), CLIENTS).rows(10, cohort_size=9) == communication_cost(
-        TwoStages(), CLIENTS
-    ).rows(10)
+    of_two = communication_cost(TwoStages(), CLIENTS).rows(rounds=10, cohort_size=2)
+    assert of_two[0]["total_parameters"] == 10 * 2 * (5 + 22)
+    assert communication_cost(TwoStages(), CLIENTS).rows(10, cohort_size=9) == rows
 
 
 def test_rows_show_the_largest_upload_and_totals_sum_all_clients():
@@ -112,42 +106,20 @@ def test_the_command_prints_all_formats(capsys):
     assert any(line.startswith("once: ") for line in table)
 
 
-def test_several_methods_share_the_other_configs(capsys, image_root):
-    given = ["--config=trip", "-c", "folders", "--config", "promptfl", "--config=zero_shot", TINY]
-    given.append(f"--data.root={image_root}")
-    rows = json.loads(print_cost(capsys, *given, "--format=json"))
-    assert [(row["config"], row["upload_parameters"]) for row in rows] == [
-        ("trip", 4 * 32 * 64),
-        ("promptfl", 16 * 64),
-        ("zero_shot", 0),
-    ]
-    assert {row["classes"] for row in rows} == {3}
-
-
-def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
+def test_several_methods_share_the_other_configs_and_no_image_is_opened(capsys, image_root, tmp_path):
     """Class names and clients come from file and folder names, so broken images are no problem."""
-    root = tmp_path / "images"
     for path in image_root.rglob("*.png"):
-        copy = root / path.relative_to(image_root)
+        copy = tmp_path / path.relative_to(image_root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(b"broken")
-    options = ["--config=folders", f"--data.root={root}", "--data.held_out=photo", TINY]
-    (row,) = json.loads(print_cost(capsys, "--config=promptfl", *options, "--format=json"))
-    assert (row["classes"], row["domains"], row["clients"]) == (3, 2, 2)
+    given = ["--config=trip", "-c", "folders", "--config", "promptfl", "--config=zero_shot", TINY]
+    given += [f"--data.root={tmp_path}", "--data.held_out=photo"]
+    rows = json.loads(print_cost(capsys, *given, "--format=json"))
+    uploads = {row["config"]: row["upload_parameters"] for row in rows}
+    assert uploads == {"trip": 4 * 32 * 64, "promptfl": 16 * 64, "zero_shot": 0}
+    assert {(row["classes"], row["domains"], row["clients"]) for row in rows} == {(3, 2, 2)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--config=promptfl", "--data.num_clints=2"], 2, "Did you mean --data.num_clients?"),
-        (["--config=icon_domains"], 1, "No method was chosen"),
-        (["--config=promptfl", "--data.classes=0"], 2, "classes"),
-    ],
-)
-def test_mistakes_are_explained(capsys, arguments, code, message):
-    try:
-        found = main(["cost", *arguments])
-    except SystemExit as stop:
-        found = stop.code
-    assert found == code
-    assert message in capsys.readouterr().err
+def test_a_missing_method_is_explained(capsys):
+    assert main(["cost", "--config=icon_domains"]) == 1
+    assert "No method was chosen" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.routing import expert_shares, make_keys
 from tests.helpers.assertions import run_tensors
 from tests.helpers.images import CLASSES
-from tests.helpers.toy_federation import Linear, Points, federation, make_callback
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, make_callback
 
 METHODS = {
     "promptfl": lambda clip: PromptFL(CLASSES, clip, prompt_length=2, kl_weight=1.0, templates=1),
@@ -19,10 +19,6 @@ METHODS = {
     "plan": lambda clip: PLAN(CLASSES, 3, clip, prompt_length=2, templates=1),
     "adapt": lambda clip: ADAPT(CLASSES, ["ink", "paint"], clip, prompt_length=2),
 }
-
-
-SHORT = ("--model.templates=1", "--trainer.local.reset_optimizer=false", "--trainer.rounds=1")
-SHORT += ("--trainer.local.epochs=1", "--trainer.local.steps=2", "--trainer.runtime.default_callbacks=false")
 
 
 def autocast():
@@ -49,18 +45,14 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
         assert {value.dtype for value in state.values()} == {torch.float32}
 
 
-def test_mixed_precision_learns_like_single_precision(build):
+def test_mixed_precision_learns_like_single_precision(tmp_path):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
-        run = build("promptfl", f"--trainer.precision={precision}", *SHORT)
-        run.trainer.fit(run.model, run.datamodule)
-        state = run.trainer.run_state
-        assert {value.dtype for value in run_tensors(state).values()} == {torch.float32}
-        losses.append({})
-        for number, row in enumerate(state.history):
-            losses[-1] |= {f"{number} {name}": value for name, value in row.items() if name.endswith("/loss")}
-    assert losses[0]
-    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+        run = federation(tmp_path, precision=precision, reset_optimizer=False)
+        run.fit(PersonalBias(), Points())
+        assert {value.dtype for value in run_tensors(run.run_state).values()} == {torch.float32}
+        losses.append([row[name] for row in run.run_state.history for name in row if name.endswith("/loss")])
+    assert losses[0] != losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -145,9 +145,3 @@ def test_strategies_that_need_more_than_one_sum_are_rejected(strategy, name, tmp
 def test_too_few_or_too_many_clients_are_rejected(count, tmp_path):
     with pytest.raises(UserError, match=f"does not support {count} clients, but only 3 to 63"):
         train(tmp_path, Points(count), secure_sum=True)
-
-
-def test_local_add_ons_are_accepted(tmp_path):
-    one, _ = train(tmp_path / "one", secure_sum=True, add_ons=FedProx(0.5))
-    other, _ = train(tmp_path / "other", secure_sum=True)
-    assert not torch.equal(one.run_state.server.shared["weight"], other.run_state.server.shared["weight"])

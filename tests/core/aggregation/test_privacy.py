@@ -270,8 +270,3 @@ def test_outer_aggregators_keep_noise_at_clients(wrap):
     assert secret.client_noise == ClientNoise(0.75, 0.5, None)
     assert client_noise(FedAvg()) is None
     assert client_noise(Slots("client")) is None
-
-
-def test_noise_at_clients_rejects_a_quantile():
-    with pytest.raises(UserError, match="noise_at client can't follow a quantile"):
-        DPFedAvg(0.75, 0.5, noise_at="client", quantile=0.5)

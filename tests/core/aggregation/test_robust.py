@@ -188,6 +188,7 @@ def test_too_few_clients_are_rejected(rule, needed):
         (lambda: ServerMomentum(momentum=1.0), "momentum"),
         (lambda: FedYogi(beta2=1.0), "beta2"),
         (lambda: DPFedAvg(1.0, -0.5), "noise_multiplier"),
+        (lambda: DPFedAvg(0.75, 0.5, noise_at="client", quantile=0.5), "noise_at client can't follow a quantile"),
     ],
 )
 def test_options_out_of_range_are_rejected(make, message):
