@@ -1,13 +1,14 @@
 """``metrics.csv`` is complete and the summary scores predictions, also in a resumed run."""
 
 import csv
-import json
 
 import pandas as pd
 import pytest
 
 from fedvlp.core.metrics import all_scores
 from fedvlp.results import load_record
+from fedvlp.testing.runs import CLASSES, DOMAINS, draw
+from tests.helpers.runs import make_run
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
@@ -27,17 +28,32 @@ def test_late_columns_are_in_every_row(tmp_path):
         assert {name: float(value) for name, value in row.items() if value} == expected
 
 
-def test_predictions_match_accuracies_and_the_summary_scores_them(build, image_root):
-    others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
-    options = ("--trainer.rounds=1", "--trainer.local.steps=1", "--data.test_fraction=0.3", others)
-    parts = build("promptfl", *options)
+@pytest.fixture
+def imbalanced(tmp_path):
+    """Write three domains with 9 images of one class and 3 of another."""
+    for domain, domain_name in enumerate(DOMAINS):
+        for label, count in enumerate((9, 3)):
+            folder = tmp_path / "images" / domain_name / CLASSES[label]
+            folder.mkdir(parents=True)
+            for index in range(count):
+                draw(domain, label, index).save(folder / f"{index}.png")
+    return tmp_path / "images"
+
+
+def test_predictions_match_accuracies_and_the_summary_scores_them(imbalanced, tmp_path, capsys):
+    others = f"--data.out_of_distribution={imbalanced / 'ink' / 'square'}"
+    options = ("--trainer.rounds=1", "--model.optimizer.lr=30", "--data.test_fraction=0.3", others)
+    parts = make_run(imbalanced, tmp_path, "promptfl", *options)
     parts.trainer.fit(parts.model, parts.datamodule)
+    printed = capsys.readouterr().out
+    assert "held-out mean*  balanced*  largest class*" in printed
+    assert "largest class: accuracy of always predicting that class" in printed
     record = load_record(parts.trainer.folder)
     confusion = pd.read_csv(record.folder / "confusion.csv")
     for row, accuracies in (("zero-shot CLIP", record.baseline), ("last round", record.last)):
         by_split = record.predictions[row]
         inside = {name for name in accuracies if name.startswith(("test/", "held_out/"))}
-        assert by_split.keys() == inside | {"out_of_distribution/star"}
+        assert by_split.keys() == inside | {"out_of_distribution/square"}
         for name in inside:
             predictions = by_split[name]
             assert predictions.accuracy == accuracies[name]
@@ -46,14 +62,18 @@ def test_predictions_match_accuracies_and_the_summary_scores_them(build, image_r
             assert 100 * right / split_rows["images"].sum() == pytest.approx(accuracies[name])
         assert record.metrics[row] == all_scores(by_split, parts.datamodule.class_names)
         assert record.metrics[row]["test"]["accuracy"] == accuracies["test"]
-        assert record.metrics[row]["held_out"]["out_of_distribution"].keys() == {"star"}
-    files = {
-        name: (record.folder / name).read_bytes()
-        for name in ("predictions.safetensors", "confusion.csv", "summary.json")
-    }
-    again = build("promptfl", *options)
+        assert record.metrics[row]["held_out"]["out_of_distribution"].keys() == {"square"}
+    balance = record.balance
+    assert list(balance) == ["zero-shot CLIP", "class means", "last round", "best on source validation"]
+    assert balance["last round"]["held_out/photo"]["largest_class"] == 75.0
+    assert balance["last round"].keys() >= {"validation/ink", "validation", "held_out"}
+    assert balance["last round"] != balance["zero-shot CLIP"]
+    balanced = record.metrics["last round"]["held_out"]["balanced_accuracy"]
+    assert balance["last round"]["held_out"]["balanced_accuracy"] == pytest.approx(balanced)
+    # Neither the best round nor the last round of a finished run is evaluated again.
+    files = {name: (record.folder / name).read_bytes() for name in ("predictions.safetensors", "confusion.csv")}
+    again = make_run(imbalanced, tmp_path, "promptfl", *options)
     again.trainer.fit(again.model, again.datamodule, ckpt_path=str(record.folder))
-    assert (again.trainer.folder / "predictions.safetensors").read_bytes() == files["predictions.safetensors"]
-    assert (again.trainer.folder / "confusion.csv").read_bytes() == files["confusion.csv"]
-    summary = json.loads((again.trainer.folder / "summary.json").read_text(encoding="utf-8"))
-    assert summary["metrics"] == json.loads(files["summary.json"])["metrics"]
+    assert {name: (again.trainer.folder / name).read_bytes() for name in files} == files
+    summary = load_record(again.trainer.folder)
+    assert (summary.metrics, summary.balance) == (record.metrics, record.balance)

@@ -43,25 +43,27 @@ def model_with(reference, **attributes):
     return SimpleNamespace(model=kind(), datamodule=reference.run.datamodule, trainer=reference.run.trainer)
 
 
+def assert_rejected(check, reference, cases):
+    """Assert that a check rejects the run with changed facts, for each message."""
+    for message, facts in cases.items():
+        with pytest.raises(ContractError, match=message):
+            check(replace(reference, **facts))
+
+
 def shift(tensors):
     return {name: value + 0.25 for name, value in tensors.items()}
 
 
 def test_wrongly_trained_or_saved_tensors_are_rejected(reference):
-    check = checks.check_trained_tensors
     after = {name.split("/")[-1]: value for name, value in reference.tensors.items()}
     cases = {
         "changes CLIP, which must stay frozen": {"fingerprint": "another"},
         "the tensor did not change": {"before": after},
         "its run stores": {"tensors": {}},
         "neither server nor client stores": {"tensors": {"shared/odd": torch.ones(1)}},
-        r"saves tensors of CLIP \(\['clip.odd'\]\)": {
-            "run": model_with(reference, state_dict=lambda self: ["clip.odd"])
-        },
+        r"saves tensors of CLIP \(\['clip.odd'\]\)": {"run": model_with(reference, state_dict=lambda _: ["clip.odd"])},
     }
-    for message, facts in cases.items():
-        with pytest.raises(ContractError, match=message):
-            check(replace(reference, **facts))
+    assert_rejected(checks.check_trained_tensors, reference, cases)
 
 
 @pytest.mark.parametrize("check", [checks.check_resumed_run, checks.check_determinism])
@@ -71,7 +73,6 @@ def test_runs_that_differ_are_rejected(reference, check):
 
 
 def test_wrong_uploads_are_rejected(reference):
-    check = checks.check_uploads
     sent = reference.uploads
     odd = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
     name = next(iter(next(iter(sent.values()))))
@@ -81,30 +82,26 @@ def test_wrong_uploads_are_rejected(reference):
         r"but send \[\]": {"uploads": {where: {} for where in sent}},
         "send the personal": {"run": model_with(reference, personal=(name,))},
     }
-    for message, facts in cases.items():
-        with pytest.raises(ContractError, match=message):
-            check(replace(reference, **facts))
+    assert_rejected(checks.check_uploads, reference, cases)
 
 
 def test_wrong_communication_counts_are_rejected(reference):
-    check = checks.check_communication
-    sent = reference.uploads
-    more = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
-    with pytest.raises(ContractError, match="predicts upload_parameters 1024 per round, but round 1 sent 1025"):
-        check(replace(reference, uploads=more))
+    more = {where: {**state, "odd": torch.ones(1)} for where, state in reference.uploads.items()}
     (first, *_) = reference.run.trainer.run_state.history
-    history = [{**first, "download_bytes": 3}]
-    trainer = SimpleNamespace(run_state=SimpleNamespace(history=history))
-    run = SimpleNamespace(model=reference.run.model, datamodule=reference.run.datamodule, trainer=trainer)
-    with pytest.raises(ContractError, match="predicts download_bytes 4096 per round, but round 1 logs 3"):
-        check(replace(reference, run=run))
-    history[:] = [first]
-    with pytest.raises(ContractError, match=r"bytes in all, but \d+ were sent"):
-        check(replace(reference, run=run))
+
+    def run_with(row):
+        trainer = SimpleNamespace(run_state=SimpleNamespace(history=[row]))
+        return SimpleNamespace(model=reference.run.model, datamodule=reference.run.datamodule, trainer=trainer)
+
+    cases = {
+        "predicts upload_parameters 1024 per round, but round 1 sent 1025": {"uploads": more},
+        "predicts download_bytes 4096 per round, but round 1 logs 3": {"run": run_with({**first, "download_bytes": 3})},
+        r"bytes in all, but \d+ were sent": {"run": run_with(first)},
+    }
+    assert_rejected(checks.check_communication, reference, cases)
 
 
 def test_wrong_precomputation_is_rejected(reference):
-    check = checks.check_precompute
     model = reference.run.model
     cases = {
         "same bits for images and for their precomputed constants": lambda self, images: shift(
@@ -113,18 +110,15 @@ def test_wrong_precomputation_is_rejected(reference):
         "has a gradient": lambda self, images: {**model.precompute(images), "odd": torch.ones(5, requires_grad=True)},
         "has 3 rows for 5 images": lambda self, images: {**model.precompute(images), "odd": torch.ones(3)},
     }
-    for message, prepare in cases.items():
-        run = model_with(reference, precompute=prepare, __call__=lambda self, inputs: model(inputs))
-        with pytest.raises(ContractError, match=message):
-            check(replace(reference, run=run))
     others = SimpleNamespace(precompute=lambda images: shift(model.precompute(images)))
-    changes = {"for_classes": lambda self, names: others, "__call__": lambda self, inputs: model(inputs)}
-    with pytest.raises(ContractError, match="depends on the class names"):
-        check(replace(reference, run=model_with(reference, **changes)))
+    changes = {message: {"precompute": prepare} for message, prepare in cases.items()}
+    changes["depends on the class names"] = {"for_classes": lambda self, names: others}
+    for message, attributes in changes.items():
+        run = model_with(reference, **attributes, __call__=lambda self, inputs: model(inputs))
+        assert_rejected(checks.check_precompute, reference, {message: {"run": run}})
 
 
 def test_wrong_descriptions_are_rejected(reference):
-    check = checks.check_description
     described = reference.run.model.describe()
     cases = {
         "must return JSON values": {**described, "odd": {3}},
@@ -132,8 +126,7 @@ def test_wrong_descriptions_are_rejected(reference):
     }
     for message, value in cases.items():
         run = model_with(reference, describe=lambda self, value=value: value)
-        with pytest.raises(ContractError, match=message):
-            check(replace(reference, run=run))
+        assert_rejected(checks.check_description, reference, {message: {"run": run}})
 
 
 class Scores(PromptFL):

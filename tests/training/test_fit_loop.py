@@ -5,54 +5,39 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import Attack
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
-
-
-class HookRecorder(FederationCallback):
-    """Records each hook with the state of the run."""
-
-    def __init__(self):
-        self.hooks = []
-
-    def setup(self, trainer, pl_module, stage):
-        self.hooks.append(("setup", stage))
-
-    def on_fit_start(self, trainer, pl_module):
-        self.hooks.append("on_fit_start")
-
-    def on_round_start(self, federation, phases, cohort):
-        self.hooks.append("on_round_start")
-
-    def on_phase_end(self, federation, task, *_):
-        self.hooks.append(f"on_phase_end {task.phase.name}")
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        row = trainer.run_state.history[-1]
-        self.hooks.append(("on_train_epoch_end", row["round"]))
-        row["added"] = 10.0 * row["round"]
-
-    def on_round_end(self, federation, row):
-        state = federation.run_state
-        assert row is state.history[-1]
-        self.hooks.append(("on_round_end", row["round"], state.server.round, len(state.history)))
-
-    def on_fit_end(self, trainer, pl_module):
-        self.hooks.append("on_fit_end")
-
-
-def round_hooks(number):
-    middle = ["on_round_start", "on_phase_end both", "on_phase_end weight"]
-    return [*middle, ("on_train_epoch_end", number), ("on_round_end", number, number, number)]
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks, make_callback
 
 
 def test_hooks_are_called_in_order(tmp_path):
-    recorder = HookRecorder()
+    hooks = []
+
+    def end_epoch(trainer, module):
+        row = trainer.run_state.history[-1]
+        hooks.append(("on_train_epoch_end", row["round"]))
+        row["added"] = 10.0 * row["round"]
+
+    def end_round(federation, row):
+        state = federation.run_state
+        assert row is state.history[-1]
+        hooks.append(("on_round_end", row["round"], state.server.round, len(state.history)))
+
+    recorder = make_callback(
+        setup=lambda trainer, module, stage: hooks.append(("setup", stage)),
+        on_fit_start=lambda *_: hooks.append("on_fit_start"),
+        on_round_start=lambda *_: hooks.append("on_round_start"),
+        on_phase_end=lambda federation, task, *_: hooks.append(f"on_phase_end {task.phase.name}"),
+        on_train_epoch_end=end_epoch,
+        on_round_end=end_round,
+        on_fit_end=lambda *_: hooks.append("on_fit_end"),
+    )
     run = federation(tmp_path, rounds=2, callbacks=[recorder])
     run.fit(PersonalBias(), Points())
-    begin = [("setup", "fit"), "on_fit_start"]
-    assert recorder.hooks == [*begin, *round_hooks(1), *round_hooks(2), "on_fit_end"]
+    expected = [("setup", "fit"), "on_fit_start"]
+    for number in (1, 2):
+        expected += ["on_round_start", "on_phase_end both", "on_phase_end weight"]
+        expected += [("on_train_epoch_end", number), ("on_round_end", number, number, number)]
+    assert hooks == [*expected, "on_fit_end"]
     assert [row["added"] for row in run.run_state.history] == [10.0, 20.0]
 
 
