@@ -1,5 +1,6 @@
 """The style of figures, names and files, and the figure of a run."""
 
+from fedvlp.core.roles import ROLES
 from fedvlp.results.figures import (
     COLOURS,
     HATCHES,
@@ -41,6 +42,11 @@ def test_accuracy_of_evaluated_rounds():
     unnamed = [line for line in figure.axes[0].lines if line.get_label().startswith("_")]
     assert sorted(line.get_ydata()[0] for line in unnamed) == [25, 40, 55, 70]
     assert figure.get_suptitle() == "TRIP\nheld-out domain: photo"
+
+
+def test_every_role_is_drawn():
+    row = {"round": 1, **dict.fromkeys(ROLES, 50.0), **{f"{role}/ink": 50.0 for role in ROLES}}
+    assert {"ink (validation)", "ink (held out)"} <= set(drawn(accuracy_figure([row], {}, "TRIP")))
 
 
 def test_styles_differ_in_each_option():

@@ -137,13 +137,8 @@ def test_states_at_sites_are_known_only_by_name():
 def test_a_checkpoint_names_files_at_sites_without_needing_them(tmp_path):
     personal_states = StatesOnDisk(None, "personal", {1: "000001-00000-0.safetensors"})
     state = RunState(ServerState.start({"weight": torch.ones(2)}), personal=personal_states)
-    description = {
-        "model": {"class_path": "a.B", "init_args": {}, "clip_fingerprint": ""},
-        "optimizer": None,
-        "protocol": "",
-        "split": "",
-        "training": {},
-    }
+    model = {"class_path": "a.B", "init_args": {}, "clip_fingerprint": ""}
+    description = {"model": model, "optimizer": None, "protocol": "", "split": "", "training": {}}
     path = tmp_path / "checkpoints" / "round-00001.safetensors"
     save_checkpoint(path, state, description)
     found = load_checkpoint(path)[0]

@@ -73,13 +73,8 @@ def test_the_run_of_a_file_or_folder(tmp_path):
     run = tmp_path / "runs" / "2026-01-02"
     path = checkpoint(run, 4)
     prompts = touched(run / "prompts.safetensors")
-    assert (
-        find_run_folder(path)
-        == find_run_folder(prompts)
-        == find_run_folder(run)
-        == find_run_folder(tmp_path / "runs")
-        == run
-    )
+    for where in (path, prompts, run, tmp_path / "runs"):
+        assert find_run_folder(where) == run
     assert find_run_folder(tmp_path / "gone") == tmp_path / "gone"
 
 

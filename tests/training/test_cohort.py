@@ -9,9 +9,8 @@ import pytest
 
 from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.core.state import Client
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import draw_step_shares, present_clients, sample_cohort
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks, make_callback
 
 CLIENTS = [Client(id, 0, size, str(id)) for id, size in ((7, 5), (2, 31), (9, 8), (4, 13), (0, 13), (11, 2), (5, 8))]
 
@@ -33,19 +32,21 @@ def test_a_sample_has_distinct_clients_in_ascending_order(size):
 COHORT = [Client(id, 0, 10 + id, f"client {id}") for id in (1, 4, 5, 7, 9, 12, 20, 21, 22, 30)]
 
 
-class Steps(FederationCallback):
-    """Counts each client's steps and dropouts in each round."""
+def count_steps(tmp_path, module, data, **options):
+    """Train, and count each client's steps and dropouts in each round."""
+    taken, absent = Counter(), Counter()
 
-    def __init__(self):
-        self.taken = Counter()
-        self.absent = Counter()
+    def step(trainer, module, outputs, *_):
+        taken[trainer.run_state.server.round, outputs["client"].id] += 1
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.taken[trainer.run_state.server.round, outputs["client"].id] += 1
-
-    def on_client_problem(self, federation, phase, client, reason, is_skipped):
+    def problem(federation, phase, client, reason, is_skipped):
         assert (reason, is_skipped) == ("dropped out", True)
-        self.absent[federation.run_state.server.round, client.id] += 1
+        absent[federation.run_state.server.round, client.id] += 1
+
+    counter = make_callback(on_train_batch_end=step, on_client_problem=problem)
+    made = federation(tmp_path, name="run", callbacks=[*file_callbacks()["callbacks"], counter], **options)
+    made.fit(module, data)
+    return taken, absent
 
 
 def test_each_client_drops_out_with_the_given_probability():
@@ -81,34 +82,26 @@ def test_a_fixed_share_of_varying_clients_straggles():
 
 
 def test_dropped_clients_do_not_train_and_are_counted(tmp_path):
-    steps = Steps()
-    options = {**file_callbacks(), "dropout": 0.5, "rounds": 6}
-    options["callbacks"] = [*options["callbacks"], steps]
-    made = federation(tmp_path, name="run", **options)
-    made.fit(PersonalBias(), Points(4))
-    trained = set(steps.taken)
+    taken, absent = count_steps(tmp_path, PersonalBias(), Points(4), dropout=0.5, rounds=6)
     for round in range(6):
         for client in range(4):
-            assert ((round, client) in trained) != ((round, client) in steps.absent)
+            assert ((round, client) in taken) != ((round, client) in absent)
     (path,) = tmp_path.glob("run/*/metrics.csv")
     found = [row["clients/dropped_out"] for row in csv.DictReader(path.read_text().splitlines())]
-    expected = Counter(round for round, _ in steps.absent)
+    expected = Counter(round for round, _ in absent)
     assert found == [str(expected[round]) for round in range(6)]
-    assert 0 < len(steps.absent) < 24
+    assert 0 < len(absent) < 24
 
 
 def test_stragglers_take_some_of_their_steps(tmp_path):
-    steps = Steps()
-    options = {**file_callbacks(), "stragglers": 0.5, "rounds": 3, "epochs": 5}
-    options["callbacks"] = [steps]
-    federation(tmp_path, name="run", **options).fit(Linear(), Points(4))
+    taken, _ = count_steps(tmp_path, Linear(), Points(4), stragglers=0.5, rounds=3, epochs=5)
     clients = Points(4).clients
     for round in range(3):
         shares = draw_step_shares(clients, 0.5, seed=0, round=round)
         assert len(shares) == 2
         for client in clients:
             whole = 5 * -(-client.num_examples // 4)
-            assert steps.taken[round, client.id] == math.ceil(shares.get(client.id, 1) * whole)
+            assert taken[round, client.id] == math.ceil(shares.get(client.id, 1) * whole)
 
 
 def test_dropout_leaves_enough_uploads_for_the_aggregator(tmp_path):
