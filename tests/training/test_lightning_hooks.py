@@ -61,11 +61,10 @@ END = ["on_train_end", "on_fit_end", "teardown"]
 def test_hooks_are_called_in_the_documented_order(tmp_path):
     first = Recorder()
     files = file_callbacks()["callbacks"]
-    quiet = {"name": "run"}
-    federation(tmp_path, rounds=2, evaluate_every=2, callbacks=[first, *files], **quiet).fit(Linear(), Points())
+    federation(tmp_path, name="run", rounds=2, evaluate_every=2, callbacks=[first, *files]).fit(Linear(), Points())
     assert first.calls == ["setup", *BEGIN, *NOT_MEASURED, *ROUND, *END]
     second = Recorder()
-    run = federation(tmp_path, rounds=3, callbacks=[second], **quiet)
+    run = federation(tmp_path, name="run", rounds=3, callbacks=[second])
     run.fit(Linear(), Points(), ckpt_path="last")
     assert second.calls == ["setup", "load_state_dict", *BEGIN, *ROUND, *END]
     assert second.loaded == {"calls": 3 + len(NOT_MEASURED) + len(ROUND)}
@@ -133,9 +132,9 @@ def test_misleading_or_ineffective_callbacks_are_rejected(callback, message, tmp
 
 
 def test_supported_callbacks_are_accepted():
-    timer = Timer("00:01:00:00", interval="epoch")
-    stopping = [EarlyStopping("validation", mode="max"), EarlyStopping("my_metric", strict=False)]
-    check_callbacks([*stopping, timer, FederationCallback(), LambdaCallback(on_train_batch_end=print)])
+    accepted = [EarlyStopping("validation", mode="max"), EarlyStopping("my_metric", strict=False)]
+    accepted += [Timer("00:01:00:00", interval="epoch"), FederationCallback(), LambdaCallback(on_train_batch_end=print)]
+    check_callbacks(accepted)
 
 
 def test_callbacks_see_the_latest_metrics(tmp_path):

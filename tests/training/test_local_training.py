@@ -2,7 +2,6 @@
 
 from itertools import chain
 
-import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDec
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.assertions import run_tensors
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, make_callback
 
 BATCHES = 6
 
@@ -228,17 +227,13 @@ def test_optimizer_state_other_than_tensors_is_rejected(tmp_path):
         )
 
 
-def num_bytes(tensors):
-    return sum(value.numel() * value.element_size() for value in tensors)
-
-
 def count_bytes(value, known):
     """Count the bytes of all tensors reachable from a value."""
     if id(value) in known:
         return 0
     known.add(id(value))
     if isinstance(value, torch.Tensor):
-        return num_bytes([value])
+        return value.nbytes
     if isinstance(value, dict):
         return sum(count_bytes(item, known) for item in value.values())
     if isinstance(value, (list, tuple, set)):
@@ -250,14 +245,12 @@ def test_state_does_not_grow_with_the_rounds(tmp_path):
     sizes = []
     held = []
 
-    class SizeRecorder(L.pytorch.callbacks.Callback):
-        def on_round_end(self, federation, row):
-            sizes.append(num_bytes(run_tensors(federation.run_state).values()))
-            own = [item for item in federation.callbacks if item is not self]
-            assert own
-            held.append(sum(count_bytes(vars(item), set()) for item in own))
+    def measure(federation, row):
+        sizes.append(count_bytes(run_tensors(federation.run_state), set()))
+        assert len(federation.callbacks) > 1
+        held.append(sum(count_bytes(vars(item), set()) for item in federation.callbacks))
 
-    options = {"callbacks": [SizeRecorder()], "default_callbacks": True}
+    options = {"callbacks": make_callback(on_round_end=measure), "default_callbacks": True}
     federation(tmp_path, rounds=4, reset_optimizer=False, **options).fit(PersonalBias(), Points())
     assert sizes[1] > 0
     assert sizes[1:] == [sizes[1]] * 3

@@ -1,5 +1,7 @@
 """A round's seeds, cohorts and metrics, and the tensors that the method has after training."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -25,20 +27,11 @@ class LoaderRecorder(Points):
         return super().train_dataloader(client, seed)
 
 
-def expected_seeds(seed, numbers, phases, clients):
-    """Derive a seed for each round, phase and client, in this order."""
-    found = []
-    for round in numbers:
-        for phase in range(phases):
-            found += [(client, derive_seed(seed, round, phase, client)) for client in clients]
-    return found
-
-
 def test_every_round_phase_and_client_has_its_own_seed(tmp_path):
     data = LoaderRecorder()
     federation(tmp_path, rounds=2, seed=5).fit(PersonalBias(), data)
-    expected = expected_seeds(5, range(2), 2, range(3))
-    assert data.requests == expected
+    expected = [(client, derive_seed(5, *where, client)) for *where, client in product(range(2), range(2), range(3))]
+    assert data.requests == expected, "by round, phase and client"
     assert len({seed for _, seed in expected}) == 12
 
 
