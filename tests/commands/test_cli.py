@@ -21,6 +21,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.forks import exit_code, fork, ranks
 from tests.helpers.runs import short_fit
 
+TRIP = ("--config=trip", "--model.templates=1")
 NO_BASELINES = "--trainer.baselines=[]"
 
 
@@ -39,7 +40,7 @@ def trip_run(image_root: Path, tmp_path_factory: pytest.TempPathFactory, cache: 
     """Run TRIP; return the run folder and the printed output."""
     folder = tmp_path_factory.mktemp("trip")
     with redirect_stdout(StringIO()) as printed:
-        assert main(["fit", "--config=trip", *short_fit(image_root, folder), cache]) == 0
+        assert main(["fit", *TRIP, *short_fit(image_root, folder), cache]) == 0
     return run_folder(folder), printed.getvalue()
 
 
@@ -119,7 +120,7 @@ def test_saved_config_is_accepted_back_and_gives_the_same_result(trip_run, tmp_p
 
 def test_two_processes_give_the_same_bytes_as_one(options, trip_run, tmp_path):
     """Two gloo ranks train different clients; only updates are gathered."""
-    arguments = ["fit", "--config=trip", *options, NO_BASELINES, "--trainer.devices=2", "--trainer.strategy=ddp"]
+    arguments = ["fit", *TRIP, *options, NO_BASELINES, "--trainer.devices=2", "--trainer.strategy=ddp"]
     with ranks(partial(main, arguments), tmp_path / "output") as processes:
         assert [exit_code(process) for process in processes] == [0, 0]
     one, two = trip_run[0], run_folder(tmp_path)

@@ -186,7 +186,7 @@ def test_all_problems_of_a_method_are_reported_at_once(monkeypatch):
 
 def test_methods_that_cannot_be_created_are_rejected(monkeypatch):
     with pytest.raises(ContractError, match="Expected a config of Forgetful, got one of fedvlp"):
-        check_method(Forgetful, config="promptfl")
+        check_method(Forgetful, config="promptfl", arguments=SHORT)
     with pytest.raises(ContractError, match=r"can't create PromptFL: --model.odd: PromptFL has no such option"):
         check_method(PromptFL, arguments=["--model.odd=3"])
     with pytest.raises(ContractError, match="Expected a FederatedModule, got 3"):
