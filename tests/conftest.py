@@ -64,6 +64,7 @@ def _prepare() -> None:
 
     torch.set_num_threads(1)
     clips.cache_tiny_clip()
+    clips.share_tokenizers()
     figures.skip_rendering()
 
 

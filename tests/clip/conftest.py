@@ -23,12 +23,11 @@ def configs():
 
 @pytest.fixture(scope="session")
 def make_clip():
-    import open_clip
-
     from fedvlp.clip import CLIP, build_model
+    from tests.helpers.clips import make_tokenizer
 
     def make(config, **options):
-        tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
+        tokenizer = make_tokenizer(context_length=config["text_cfg"]["context_length"])
         return CLIP(build_model(deepcopy(config)), tokenizer, config, **options)
 
     return make

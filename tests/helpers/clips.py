@@ -1,15 +1,19 @@
-"""Build the tiny CLIP, which most tests load, once per process and copy it afterwards."""
+"""Build once per process what most tests load: the tiny CLIP, which is copied afterwards, and CLIP's tokenizer."""
 
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from open_clip import SimpleTokenizer
 from torch import nn
 
-from fedvlp.clip import backbone, loading
+from fedvlp.clip import backbone, hugging_face, loading
 
 TINY = loading.bundled_config()
+
+make_tokenizer = cache(SimpleTokenizer)
+"""Make CLIP's tokenizer. Models share it, because it never changes and takes longer than the rest of a small CLIP."""
 
 
 @cache
@@ -44,3 +48,9 @@ def cache_tiny_clip() -> None:
     """Cache the model and its weights, which take three quarters of the time of `load_clip`."""
     backbone.build_model = _build_model
     loading.bundled_state_dict = cache(loading.bundled_state_dict)
+
+
+def share_tokenizers() -> None:
+    """Let all models of a process and their copies share CLIP's tokenizer."""
+    hugging_face.SimpleTokenizer = make_tokenizer
+    SimpleTokenizer.__deepcopy__ = lambda tokenizer, _: tokenizer

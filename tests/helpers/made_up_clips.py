@@ -11,6 +11,7 @@ from open_clip.tokenizer import HFTokenizer
 from transformers import BertConfig, M2M100Config, MT5Config, RobertaConfig, XLMRobertaConfig
 
 from fedvlp.clip import CLIP
+from tests.helpers.clips import make_tokenizer
 from tests.helpers.made_up_tokenizers import save_byte_level, save_gemma, save_unigram, save_word_piece
 
 VISION = {"image_size": 32, "patch_size": 8, "width": 48, "layers": 2, "head_width": 16}
@@ -93,6 +94,6 @@ def made_up_clip(kind: str, folder: Path, vision: dict[str, Any] | None = None) 
 
 def _tokenizer(text: dict[str, Any]) -> Any:
     if "hf_tokenizer_name" not in text:
-        return open_clip.SimpleTokenizer(context_length=text["context_length"])
+        return make_tokenizer(context_length=text["context_length"])
     options = text.get("tokenizer_kwargs", {})
     return HFTokenizer(text["hf_tokenizer_name"], context_length=text["context_length"], **options)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import open_clip
 import timm
 import torch
 from timm.models import register_model
 
 from fedvlp.clip import CLIP, build_model
+from tests.helpers.clips import make_tokenizer
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 
@@ -40,7 +40,7 @@ def image_clip(kind: str) -> CLIP:
     """Create a CLIP with such a tower and CLIP's own text tower. All weights of the image tower affect its output."""
     text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
     config = {"embed_dim": 24, "vision_cfg": vision(kind), "text_cfg": text}
-    clip = CLIP(build_model(config), open_clip.SimpleTokenizer(), config)
+    clip = CLIP(build_model(config), make_tokenizer(context_length=77), config)
     generator = torch.Generator().manual_seed(3)
     # timm initializes some scales to 0 or almost 0.
     for parameter in clip.model.visual.parameters():

@@ -2,13 +2,13 @@
 
 import copy
 
-import open_clip
 import pytest
 import torch
 from torch import nn
 
 from fedvlp import FineTuning, ZeroShotCLIP
 from fedvlp.clip import CLIP, build_model
+from tests.helpers.clips import make_tokenizer
 from tests.helpers.made_up_clips import made_up_clip
 from tests.helpers.made_up_image_towers import image_clip
 from tests.helpers.slow import CLASSES
@@ -27,7 +27,7 @@ CASES += [(kind, {"towers": "both"}) for kind in ("custom text", *TEXT_TOWERS)]
 
 def make_clip(kind, **more):
     config = {"embed_dim": 24, "vision_cfg": CONFIGS[kind], "text_cfg": TEXT, **more}
-    clip = CLIP(build_model(config), open_clip.SimpleTokenizer(context_length=77), config)
+    clip = CLIP(build_model(config), make_tokenizer(context_length=77), config)
     torch.manual_seed(1)
     for module in clip.model.modules():  # like a trained model: initially, the last norm of each block is zero
         if isinstance(module, nn.BatchNorm2d):
