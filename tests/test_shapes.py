@@ -1,9 +1,9 @@
 """Types and tensor shapes are checked only during tests."""
 
 import random
-import subprocess
 import sys
-from pathlib import Path
+from importlib import import_module
+from types import FunctionType
 
 import jaxtyping
 import pytest
@@ -13,23 +13,11 @@ from torch import Tensor
 
 from fedvlp.clip import cosine_logits
 from fedvlp.core.state import Client, weighted_mean
+from tests.helpers.forks import exit_code, forget_package, fork
 from tests.helpers.shapes import CHECKED_CALLS, begin_test, checked, unchecked
 
 IMAGES = torch.ones(2, 3)
 TEXTS = torch.ones(4, 5)  # should be as wide as the images' features
-
-PROGRAM = """
-import sys
-import types
-
-from fedvlp.core import predictions, state
-
-assert "beartype" not in sys.modules
-for function in (predictions.resample, predictions.Predictions.__init__, state.weighted_mean, state.Client.__init__):
-    assert type(function) is types.FunctionType
-    assert not hasattr(function, "__wrapped__")
-print(state.Client("not a number", None, 0).id)
-"""
 
 
 def test_the_first_calls_of_a_test_are_checked():
@@ -93,8 +81,23 @@ def test_checks_do_not_use_the_global_generator():
     assert random.getstate() == before
 
 
-def test_nothing_is_checked_or_wrapped_in_production():
-    root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "not a number\n"
+def test_nothing_is_checked_or_wrapped_in_production(tmp_path):
+    child = fork(use_unchecked, output=tmp_path / "output.txt")
+    assert exit_code(child) == 0, (tmp_path / "output.txt").read_text()
+
+
+def use_unchecked() -> None:
+    """Import modules again without the hook, and call them with wrong types."""
+    forget_package("jaxtyping", "beartype")
+    predictions, state = (import_module(f"fedvlp.core.{name}") for name in ("predictions", "state"))
+    assert "jaxtyping" in sys.modules
+    assert "beartype" not in sys.modules
+    for function in (
+        predictions.resample,
+        predictions.Predictions.__init__,
+        state.weighted_mean,
+        state.Client.__init__,
+    ):
+        assert type(function) is FunctionType
+        assert not hasattr(function, "__wrapped__")
+    assert state.Client("not a number", None, 0).id == "not a number"

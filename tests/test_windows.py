@@ -15,7 +15,7 @@ import pytest
 import fedvlp
 from fedvlp.sites.daemon import warm_folder
 from fedvlp.utils.errors import UserError
-from tests.helpers.forks import exit_code, fork
+from tests.helpers.forks import exit_code, forget_package, fork
 
 PACKAGE = Path(fedvlp.__file__).parent
 FOREIGN = ("flwr", "wandb")
@@ -35,9 +35,7 @@ def import_all() -> None:
     for name in FOREIGN:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if "jaxtyping" not in type(finder).__module__]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fedvlp"]:
-        del sys.modules[name]
+    forget_package()
     for name in OS_NAMES:
         delattr(os, name)
     for name in SIGNAL_NAMES:

@@ -59,6 +59,13 @@ def exit_code(process: BaseProcess) -> int | None:
     return process.exitcode
 
 
+def forget_package(*others: str) -> None:
+    """Make a fork import the package again, and other packages, without the checks of types and shapes."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "jaxtyping" not in type(finder).__module__]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("fedvlp", *others)]:
+        del sys.modules[name]
+
+
 def _run(task: Callable[..., Any], arguments: tuple[Any, ...], output: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background

@@ -17,10 +17,10 @@ libc.malloc.restype = ctypes.c_void_p
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 
-def new_pages():  # for 256 MB that are written and freed
+def new_pages():  # for 64 MB that are written and freed
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    block = libc.malloc(2**28)
-    libc.memset(block, 1, 2**28)
+    block = libc.malloc(2**26)
+    libc.memset(block, 1, 2**26)
     libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 

@@ -54,7 +54,7 @@ def test_truncated_files_and_flipped_bits_are_reported(path):
         for group in ("", None):
             with pytest.raises(UserError, match=f"{path} is damaged, or not written by fedvlp"):
                 read_tensors(path, group)
-    for index in range(len(content)):
+    for index in range(0, len(content), 7):  # all parts of the file, and all bits of a byte
         damaged = bytearray(content)
         damaged[index] ^= 1 << index % 8
         path.write_bytes(damaged)
