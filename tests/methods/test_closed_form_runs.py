@@ -12,7 +12,8 @@ from fedvlp.core.state import Client
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 
-SHORT = ("--data.held_out=null", "--trainer.rounds=1", "--trainer.runtime.default_callbacks=false")
+SHORT = ("--data.held_out=null", "--trainer.rounds=1", "--trainer.baselines=[]")
+SHORT += ("--trainer.runtime.default_callbacks=false",)
 
 
 def train_classifier(image_root, folder, method, *arguments):

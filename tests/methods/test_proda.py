@@ -1,6 +1,5 @@
 """ProDA: loss and gradients from the explicit covariance, and the prompts that a step trains."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -64,14 +63,13 @@ def slow_loss(clip, images, prompts, drawn, weight):
     return loss + weight * sum(pairs) / len(pairs)
 
 
-@pytest.mark.parametrize(("weight", "drawn"), [(0.1, 4), (20.0, 3)])
-def test_loss_and_gradient_match_the_paper(clip, images, weight, drawn):
-    method = make(clip, prompts_per_step=drawn, orthogonality_weight=weight)
+def test_loss_and_gradient_match_the_paper(clip, images):
+    method = make(clip, prompts_per_step=3, orthogonality_weight=20.0)
     torch.manual_seed(0)
     loss = method.training_step((images, LABELS), 0)
     torch.manual_seed(0)
     prompts = method.prompts.detach().clone().requires_grad_()
-    expected = slow_loss(clip, images, prompts, torch.randperm(8)[:drawn].tolist(), weight)
+    expected = slow_loss(clip, images, prompts, torch.randperm(8)[:3].tolist(), 20.0)
     (gradient,) = assert_same(loss, expected, [method.prompts], [prompts])
     assert gradient.flatten(1).any(dim=1).all()
 

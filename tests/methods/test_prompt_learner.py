@@ -23,7 +23,7 @@ from tests.helpers.slow import spread
 
 CLASSES = ["cat", "dog"]
 SHORT = ("--model.templates=1", "--trainer.rounds=1", "--trainer.local.epochs=1", "--trainer.local.steps=1")
-SHORT += ("--trainer.runtime.default_callbacks=false",)
+SHORT += ("--trainer.runtime.default_callbacks=false", "--trainer.baselines=[]")
 
 
 class Smallest(PromptLearner):
@@ -102,8 +102,8 @@ def test_variants_of_trip_encode_each_image_once(tmp_path, image_root, monkeypat
         return original(clip, images)
 
     monkeypatch.setattr(CLIP, "encode_image_tokens", encode_image_tokens)
-    for variant in ("--model.prompt_length=4", "--model.prompt_length=8", "--model.kl_weight=0"):
-        run = make_run(image_root, tmp_path, "trip", variant, *SHORT)
+    for variant in (["--model.prompt_length=4"], ["--model.prompt_length=8", "--model.kl_weight=0"]):
+        run = make_run(image_root, tmp_path, "trip", *variant, *SHORT)
         run.trainer.fit(run.model, run.datamodule)
         assert len(encoded) == len({bytes(image.numpy()) for image in encoded}) == 54
 

@@ -78,7 +78,8 @@ def test_a_lower_loss_restarts_the_average_and_a_single_high_loss_does_not_end_i
 
 
 def test_a_run_deploys_the_mean_over_all_steps_of_the_interval(build):
-    run = build("swad", "--trainer.rounds=4", "--trainer.runtime.default_callbacks=false", "--model.optimizer.lr=1e-3")
+    options = ["--trainer.baselines=[]", "--trainer.runtime.default_callbacks=false"]
+    run = build("swad", "--trainer.rounds=4", "--model.optimizer.lr=1e-3", *options)
     steps = []
 
     def note(trainer, module, *_):

@@ -56,8 +56,8 @@ def test_loss_is_cross_entropy_and_divergence_from_the_teacher(trip, images):
 
 @pytest.mark.parametrize("options", [{}, {"matched_to": "experts"}, {"routing": "learned_token"}])
 def test_one_expert_equals_promptfl_with_the_divergence(clip, images, options):
-    trip = TRIP(CLASSES, clip, num_experts=1, prompt_length=16, **options).train()
-    promptfl = PromptFL(CLASSES, clip, kl_weight=0.8).train()
+    trip = TRIP(CLASSES, clip, num_experts=1, prompt_length=16, templates=2, **options).train()
+    promptfl = PromptFL(CLASSES, clip, kl_weight=0.8, templates=2).train()
     promptfl.load_state({"prompt": trip.experts[0].detach()})
     assert torch.allclose(trip(images), promptfl(images), atol=1e-4)
     losses = [module.training_step((images, LABELS), 0) for module in (trip, promptfl)]
