@@ -30,8 +30,8 @@ LABELS = torch.tensor([0, 2, 1, 1])
 
 PROMPTED = {
     "FedMaPLe": partial(FedMaPLe, depth=2),
-    "TRIP": partial(TRIP, num_experts=2, prompt_length=2),
-    "experts": partial(TRIP, num_experts=2, prompt_length=2, matched_to="experts"),
+    "TRIP": partial(TRIP, num_experts=2, prompt_length=2, templates=2),
+    "experts": partial(TRIP, num_experts=2, prompt_length=2, templates=2, matched_to="experts"),
     "FedOTP": FedOTP,
     "PLOT": PLOT,
     "FedDPT": partial(FedDPT, domains=DOMAINS, prompt_length=2),

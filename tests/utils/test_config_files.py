@@ -1,13 +1,20 @@
 """Configs by name, and among the arguments of a command."""
 
-from functools import cache
 from pathlib import Path
 
 import open_clip
 import pytest
 
+import fedvlp
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import bundled_configs, find_config, names_a_method, sort_options
+from fedvlp.utils.config_files import (
+    bundled_configs,
+    configs_folder,
+    find_config,
+    names_a_method,
+    read_yaml,
+    sort_options,
+)
 from fedvlp.utils.errors import UserError
 
 
@@ -46,32 +53,36 @@ def test_the_order_of_options_does_not_matter():
     ]
 
 
-@cache
-def parsed(*configs):
-    return ParsingCLI.make([f"--config={config}" for config in configs]).config.as_dict()
+OPTION = {
+    "add_ons": ("trainer", "local", "add_ons"),
+    "aggregators": ("trainer", "server", "aggregation"),
+    "clip": ("model", "init_args", "clip"),
+}
+"""The only option that the configs of a folder set, so that they can follow a method's config."""
 
 
-@pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith(("add_ons/", "aggregators/"))])
-def test_a_method_and_an_add_on_or_aggregator_are_two_configs(name):
-    plain = parsed("methods/promptfl", "data/icon_domains")
-    changed = parsed("methods/promptfl", name, "data/icon_domains")
-    assert changed["model"] == plain["model"]
-    chosen = [
-        name
-        for group in ("local", "server")
-        for name, value in changed["trainer"][group].items()
-        if value != plain["trainer"][group][name]
-    ]
-    assert chosen in (["add_ons"], ["aggregation"])
+@pytest.mark.parametrize("folder", OPTION)
+def test_configs_of_a_folder_set_one_option(folder):
+    for config in (configs_folder() / folder).glob("*.yaml"):
+        value = read_yaml(config)
+        for name in OPTION[folder]:
+            assert value.keys() == {name}, config
+            value = value[name]
+        if folder == "clip":
+            is_published = (value["name"], value["pretrained"]) in open_clip.list_pretrained()
+            assert is_published or value["name"].startswith("hf-hub:")
+        else:
+            assert hasattr(fedvlp, value)
 
 
-@pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("clip/")])
-def test_a_method_and_a_clip_are_two_configs(name):
-    plain = parsed("methods/promptfl", "data/icon_domains")
-    other = parsed("methods/promptfl", name, "data/icon_domains")
-    clip = other["model"]["init_args"]["clip"]
-    is_published = (clip["name"], clip["pretrained"]) in open_clip.list_pretrained()
-    assert is_published or clip["name"].startswith("hf-hub:")
-    other["model"]["init_args"]["clip"] = plain["model"]["init_args"]["clip"]
-    assert other["model"] == plain["model"]
-    assert other["trainer"] == plain["trainer"]
+def test_a_method_and_three_configs_keep_everything_else():
+    plain, changed = (
+        ParsingCLI.make([f"--config={name}" for name in ("promptfl", *names, "data/icon_domains")]).config.as_dict()
+        for names in ([], ["add_ons/moon", "aggregators/fed_adam", "clip/siglip2_base"])
+    )
+    for *path, option in OPTION.values():
+        before, after = plain, changed
+        for name in path:
+            before, after = before[name], after[name]
+        assert before.pop(option) != after.pop(option)
+    assert all(changed[section] == plain[section] for section in ("model", "data", "trainer"))

@@ -33,8 +33,6 @@ FGVC_AIRCRAFT = DATA_SETS["FGVCAircraft"]
 FLOWERS_102 = DATA_SETS["Flowers102"]
 FOOD_101 = DATA_SETS["Food101"]
 IMAGE_CLEF_DA = DATA_SETS["ImageCLEFDA"]
-OXFORD_PETS = DATA_SETS["OxfordPets"]
-STANFORD_CARS = DATA_SETS["StanfordCars"]
 SUN_397 = DATA_SETS["SUN397"]
 
 
@@ -42,15 +40,6 @@ def edit(path, old, new):
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-
-# Images with different names in some layouts are skipped.
-@pytest.mark.parametrize(
-    "name", sorted({name for name, _, _ in LAYOUTS.values()} - {"ImageCLEFDA", "Camelyon17", "ImageNet"})
-)
-def test_a_data_set_is_the_same_images_in_every_layout(load, lay_out, small_files_are_published, name):
-    roots = [lay_out(layout) for layout, (of, _, _) in LAYOUTS.items() if of == name]
-    assert len({load(name, root).describe()["images"] for root in roots}) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in FILE_LAYOUTS if FILE_LAYOUTS[name].split_file])
