@@ -77,8 +77,8 @@ def deep_features(clip, names, prompts, position):
             handle.remove()
 
 
-LAYOUTS = [*itertools.product(["vit"], ["end", "middle", "front"], ["packed", "cut", "plain"], [2])]
-LAYOUTS += [("vit", "middle", "packed", 0), ("vit", "end", "plain", 0), ("custom", "end", "packed", 0)]
+LAYOUTS = [*itertools.product(["vit"], ["end", "front"], ["packed", "cut", "plain"], [2])]
+LAYOUTS += [("vit", "middle", "packed", 2), ("vit", "middle", "plain", 0), ("custom", "end", "packed", 0)]
 LAYOUTS += [("quick", "middle", "cut", 2)]
 
 

@@ -1,6 +1,5 @@
 """Random predictions for tests."""
 
-import numpy as np
 import torch
 
 from fedvlp.core.predictions import Predictions
@@ -22,10 +21,3 @@ def select_images(predictions, order):
     predicted = predictions.predicted.take(order, axis=1)
     confidence = predictions.confidence.take(order, axis=1)
     return Predictions(predictions.labels[order], predicted, confidence, predictions.clients)
-
-
-def renumber_classes(predictions, classes):
-    """Renumber the classes of predictions."""
-    classes = np.int32(classes)
-    predicted = classes[predictions.predicted]
-    return Predictions(classes[predictions.labels], predicted, predictions.confidence, predictions.clients)

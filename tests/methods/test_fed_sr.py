@@ -1,6 +1,5 @@
 """FedSR's loss and gradients, image by image with the same draws."""
 
-import pytest
 import torch
 
 from fedvlp import FedSR
@@ -36,10 +35,9 @@ def slow_loss(module, images, noise, norm_weight, kl_weight):
     return sum(losses) / 4
 
 
-@pytest.mark.parametrize(("norm_weight", "kl_weight"), [(0.01, 0.001), (3.0, 0.25)])
-def test_loss_and_gradients_match_the_paper(clip, images, norm_weight, kl_weight):
-    module = make(clip, norm_weight=norm_weight, kl_weight=kl_weight)
+def test_loss_and_gradients_match_the_paper(clip, images):
+    module = make(clip, norm_weight=3.0, kl_weight=0.25)
     torch.manual_seed(9)
-    expected = slow_loss(module, images, torch.randn(4, clip.embed_dim), norm_weight, kl_weight)
+    expected = slow_loss(module, images, torch.randn(4, clip.embed_dim), 3.0, 0.25)
     torch.manual_seed(9)
     assert_same(module.training_step((images, LABELS), 0), expected, list(module.trainable_by_name().values()))

@@ -55,8 +55,7 @@ def step_gradient(module, images, labels):
     return loss.item(), module.prompt.grad
 
 
-@pytest.mark.parametrize("agree", [True, False])
-@pytest.mark.parametrize("share", [1.0, 0.375])
+@pytest.mark.parametrize(("agree", "share"), [(True, 1.0), (False, 0.375)])
 def test_gradient_matches_the_paper(clip, images, agree, share):
     module = make(clip, projection=share)
     labels = make_labels(clip, images, agree)
