@@ -39,8 +39,9 @@ def test_the_best_prompts_come_from_the_first_round_with_the_best_validation(tmp
     run = federation(tmp_path, rounds=5, **file_callbacks())
     monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(scores), "held_out": 99.0})
     run.fit(Linear(), Points())
-    two = federation(tmp_path, rounds=2).fit(Linear(), Points())
-    five = federation(tmp_path, rounds=5).fit(Linear(), Points())
+    two, five = (
+        federation(tmp_path, rounds=rounds, default_callbacks=False).fit(Linear(), Points()) for rounds in (2, 5)
+    )
     best, last = (load_deployed(run.folder / f"{name}.safetensors")[0] for name in ("prompts_best", "prompts"))
     assert torch.equal(best["weight"], two.deployed["weight"])
     assert torch.equal(last["weight"], five.deployed["weight"])
@@ -118,7 +119,7 @@ def test_counts_below_one_are_rejected(tmp_path, option):
 
 def test_zero_rounds_leave_the_module_unchanged(tmp_path):
     module = Linear()
-    federation(tmp_path, rounds=0).fit(module, Points())
+    federation(tmp_path, rounds=0, default_callbacks=False).fit(module, Points())
     assert not module.weight.any()
 
 
@@ -138,9 +139,12 @@ def test_the_chosen_aggregator_replaces_the_mean(tmp_path):
         def configure_phases(self):
             return [Phase("train", ("weight",), ("weight",), FedAvg(aggregator=CoordinateMedian()))]
 
-    chosen = federation(tmp_path, aggregation=CoordinateMedian()).fit(Linear(), Points())
-    assert torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Median(), Points()).shared["weight"])
-    assert not torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Linear(), Points()).shared["weight"])
+    def weight(module, **options):
+        return federation(tmp_path, default_callbacks=False, **options).fit(module, Points()).shared["weight"]
+
+    chosen = weight(Linear(), aggregation=CoordinateMedian())
+    assert torch.equal(chosen, weight(Median()))
+    assert not torch.equal(chosen, weight(Linear()))
 
 
 def print_config(capsys, *options):

@@ -34,7 +34,7 @@ class Still(Linear):
 def test_every_phase_and_round_has_different_noise(tmp_path):
     weights = [torch.zeros(3, 4)]
     steps = make_callback(on_phase_end=lambda _, task, server, updates: weights.append(server.shared["weight"]))
-    federation(tmp_path, aggregation=private(), callbacks=[steps]).fit(Still(), Points())
+    federation(tmp_path, aggregation=private(), default_callbacks=False, callbacks=steps).fit(Still(), Points())
     steps = [(after - before).flatten() for before, after in itertools.pairwise(weights)]
     assert len(steps) == 6
     assert np.std(torch.cat(steps).numpy()) == pytest.approx(0.5 / 3, rel=0.25)
@@ -80,10 +80,10 @@ def test_a_run_without_noise_does_not_mention_privacy(tmp_path, capsys):
 
 
 def test_a_skipped_client_adds_zero_and_epsilon_stays_the_same(tmp_path):
-    rule = private(0.0, clip_norm=1e9)
-    spoilt = federation(tmp_path, rounds=1, aggregation=rule)
+    options = {"rounds": 1, "default_callbacks": False}
+    spoilt = federation(tmp_path, aggregation=private(0.0, 1e9), **options)
     weight = spoilt.fit(Linear(), Points(spoil=True)).shared["weight"]
-    plain = federation(tmp_path, rounds=1, aggregation=private(0.0, 1e9, expected_clients=2))
+    plain = federation(tmp_path, aggregation=private(0.0, 1e9, expected_clients=2), **options)
 
     class Others(Points):
         def __init__(self):
