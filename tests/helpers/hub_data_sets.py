@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -35,12 +36,14 @@ def _rows(domains: Sequence[Any], labels: Sequence[Any], count: int = 1) -> list
     return [*product(domains, labels)] * count
 
 
+@cache
 def pacs() -> dict[str, bytes]:
     """PACS: domain names and numeric labels."""
     rows = _rows(["sketch", "photo", "cartoon", "art_painting"], range(3), 4)
     return {"train-00000-of-00001": parquet(rows, names={"label": ["dog", "giraffe", "person"]})}
 
 
+@cache
 def office_home() -> dict[str, bytes]:
     """OfficeHome: two files, and one domain name differs from its folder."""
     rows = _rows(["Art", "Clipart", "Product", "Real World"], range(2), 3)
@@ -48,6 +51,7 @@ def office_home() -> dict[str, bytes]:
     return {"train-00000-of-00002": content, "train-00001-of-00002": content}
 
 
+@cache
 def domain_net() -> dict[str, bytes]:
     """DomainNet: numeric domains in non-alphabetical order, and an official split."""
     domains = ["sketch", "clipart", "real", "painting", "quickdraw", "infograph"]
@@ -58,6 +62,7 @@ def domain_net() -> dict[str, bytes]:
     }
 
 
+@cache
 def fed_isic2019() -> dict[str, bytes]:
     """Fed-ISIC2019: the publisher's numbers for centres and classes. The last two centres lack a class."""
     rows = [row for row in _rows(range(6), range(3), 3) if row not in ((4, 2), (5, 2))]
@@ -67,6 +72,7 @@ def fed_isic2019() -> dict[str, bytes]:
     }
 
 
+@cache
 def camelyon17() -> dict[str, bytes]:
     """Camelyon17: each file numbers only its own hospitals and names them after its part."""
     trains = {"center": ["train-center1", "train-center2", "train-center3"], "label": ["non-tumor", "tumor"]}
