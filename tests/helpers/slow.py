@@ -1,6 +1,7 @@
 """Shared steps of slow reference implementations, and assertions that compare with them."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,12 +22,16 @@ def cosine(one, other):
     return one @ other / (one @ one) ** 0.5 / (other @ other) ** 0.5
 
 
+@lru_cache(32)
+def _encoder(clip, name, prompt_length) -> PromptedTextEncoder:
+    return PromptedTextEncoder(clip, [name], prompt_length=prompt_length, layout="plain")
+
+
 def slow_texts(clip, prompts, deeper=None, names=CLASSES) -> list[Tensor]:
     """Encode one class at a time, with a prompt [L, D] or a prompt for each class [C, L, D]."""
     features = []
     for name, prompt in zip(names, prompts if prompts.ndim == 3 else [prompts] * len(names), strict=True):
-        encoder = PromptedTextEncoder(clip, [name], prompt_length=len(prompt), layout="plain")
-        features.append(encoder(prompt, deeper)[0])
+        features.append(_encoder(clip, name, len(prompt))(prompt, deeper)[0])
     return features
 
 

@@ -24,10 +24,9 @@ def method(clip):
 
 
 def slow_adapter(method, tower, number, vector):
-    """Adapt one token, one hidden unit at a time."""
+    """Adapt one token."""
     for maps in (method.down[tower], method.shared):
-        rows = zip(maps.weight[number], maps.bias[number], strict=True)
-        vector = torch.stack([(row @ vector + bias).clamp_min(0) for row, bias in rows])
+        vector = (maps.weight[number] @ vector + maps.bias[number]).clamp_min(0)
     maps = method.up[tower]
     return maps.weight[number] @ vector + maps.bias[number]
 

@@ -10,19 +10,23 @@ from fedvlp.data.icon_domains.module import FOLDER, manifest
 from fedvlp.utils.errors import UserError
 
 
-def test_each_style_is_a_domain_and_draws_every_class():
-    data = IconDomains(held_out="pixel")
-    assert data.domains == ["colour", "duotone", "emoji", "line", "pixel", "solid"]
-    assert len(data.class_names) == 109
-    for images in data.images.values():
+@pytest.fixture(scope="module")
+def whole():
+    return IconDomains()
+
+
+def test_each_style_is_a_domain_and_draws_every_class(whole):
+    assert whole.domains == ["colour", "duotone", "emoji", "line", "pixel", "solid"]
+    assert len(whole.class_names) == 109
+    for images in whole.images.values():
         of_class = np.bincount(images.labels, minlength=109)
         assert of_class.min() >= 1
         assert of_class.max() <= 6
 
 
-def test_images_are_those_of_the_manifest():
+def test_images_are_those_of_the_manifest(whole):
     rows = manifest()
-    domains = IconDomains().images
+    domains = whole.images
     by_name = {}
     for images in domains.values():
         for name, pixels in zip(images.names, images.arrays, strict=True):
@@ -46,8 +50,7 @@ def test_no_set_draws_for_two_domains_and_each_has_its_licence():
             assert f"| {domain} | {name} | " in licences
 
 
-def test_fewer_classes_have_the_same_images():
-    whole = IconDomains()
+def test_fewer_classes_have_the_same_images(whole):
     few = IconDomains(num_classes=5)
     assert few.class_names == whole.class_names[:5]
     for domain, images in few.images.items():
