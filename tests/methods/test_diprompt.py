@@ -10,11 +10,9 @@ import torch.nn.functional as F
 
 from fedvlp import DiPrompT
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client
 from fedvlp.methods.diprompt import domain_terms, query_terms
+from tests.helpers.slow import CLASSES, begin
 
-CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["cartoon", "photo", "sketch"]
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 PROMPTS = ("global_prompt", "domain_prompts", "query_prompt")
@@ -22,24 +20,19 @@ PROMPTS = ("global_prompt", "domain_prompts", "query_prompt")
 
 @pytest.fixture
 def make(clip):
-    """Return a function that creates a method with large random prompts, so that they affect the result."""
+    """Return a function that starts a client with large random prompts, so that they affect the result."""
 
-    def make_method(domains=DOMAINS, **options):
+    def make_method(**options):
         torch.manual_seed(0)
-        module = DiPrompT(CLASSES, domains, clip, **options)
+        module = DiPrompT(CLASSES, DOMAINS, clip, **options)
         with torch.no_grad():
             for prompt in module.parameters():
                 if prompt.requires_grad:
                     prompt.mul_(10)
+        begin(module, 0)
         return module
 
     return make_method
-
-
-def begin(module, domain=0):
-    (phase,) = module.configure_phases()
-    module.start_client(RoundContext(0, phase, Client(0, domain, 6, "one")))
-    return module
 
 
 def find_domains(module, images):
@@ -63,7 +56,7 @@ def optimizer_step(module, images):
 
 
 def test_loss_is_the_sum_of_its_parts(make, images):
-    module = begin(make(domain_weight=0.7))
+    module = make(domain_weight=0.7)
     features = module.precompute(images)["features"]
     scale = module.clip.logit_scale
     texts = module.domain_text
@@ -81,7 +74,7 @@ def test_loss_is_the_sum_of_its_parts(make, images):
 
 
 def test_prompts_of_domains_without_images_do_not_change(make, images):
-    module = begin(make())
+    module = make()
     domains = find_domains(module, images)
     chosen = set(domains.tolist())
     assert 0 < len(chosen) < 3, "the images of this test should leave one domain without images"
@@ -102,7 +95,7 @@ ABSENT = {
 def test_removed_parts_match_table_3(make, images):
     losses, logits = {}, {}
     for part in ("", *PROMPTS, "contrast", "mse", "kl", "ensemble"):
-        module = begin(make(without=(part,) if part else ()))
+        module = make(without=(part,) if part else ())
         absent = {name for name in PROMPTS if getattr(module, name) is None}
         assert absent == ABSENT.get(part, set())
         module.training_step((images, LABELS), 0)

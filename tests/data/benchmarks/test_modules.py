@@ -57,11 +57,8 @@ def test_a_data_set_leads_from_its_config_to_a_table(lay_out, tmp_path, capsys):
     options = ["--data.partition.init_args.num_clients=2", "--data.held_out=[imagenetv2,imagenet-r]"]
     options += ["--data.allow_missing_classes=true", f"--data.cache_dir={tmp_path / 'cache'}"]
     options += ["--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", "--trainer.local.steps=1"]
-    options += [
-        "--trainer.baselines=[]",
-        "--trainer.accelerator=cpu",
-        f"--trainer.default_root_dir={tmp_path / 'runs'}",
-    ]
+    options += ["--trainer.baselines=[]", "--trainer.accelerator=cpu"]
+    options += [f"--trainer.default_root_dir={tmp_path / 'runs'}"]
     configs = ["--config=methods/promptfl", "--config=data/imagenet", f"--data.root={lay_out('ImageNet CoOp')}"]
     assert main(["fit", *configs, *options]) == 0
     assert main(["compare", str(tmp_path / "runs"), "--row=last"]) == 0
