@@ -140,16 +140,16 @@ def test_prompts_equal_attention_written_out(timm_clip, depth):
     prompts = prompts_of(timm_clip, depth).requires_grad_()
     encoder = PromptedImageEncoder(timm_clip)
     found = encoder(images, prompts)
-    for one, other in zip(
-        (found.features, found.prompt_features, found.scores), slow_encode(timm_clip, images, prompts), strict=True
-    ):
+    results = (found.features, found.prompt_features, found.scores), slow_encode(timm_clip, images, prompts)
+    for one, other in zip(*results, strict=True):
         assert one.std() > 1e-3
         torch.testing.assert_close(one, other)
-        signal = torch.randn(one.shape, generator=torch.Generator().manual_seed(2)).double()
-        gradients = [
-            torch.autograd.grad((values * signal).sum(), prompts, retain_graph=True)[0] for values in (one, other)
-        ]
-        torch.testing.assert_close(*gradients)
+    gradients = []
+    for values in results:
+        generator = torch.Generator().manual_seed(2)
+        loss = sum((value * torch.randn(value.shape, generator=generator).double()).sum() for value in values)
+        gradients.append(torch.autograd.grad(loss, prompts)[0])
+    torch.testing.assert_close(*gradients)
     torch.testing.assert_close(encoder.encode(images, prompts), found.features)
     assert not torch.allclose(found.features, timm_clip.encode_image(images), rtol=0, atol=1e-4)
 
