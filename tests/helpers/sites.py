@@ -4,13 +4,17 @@ import csv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.runs.events import read_events
+from fedvlp.sites.server import serve
 from fedvlp.sites.wire import SiteError
 from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
-from tests.helpers.images import CLASSES
+from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.trainer_options import nested
 
 
@@ -110,6 +114,49 @@ class InProcess:
 def in_process(homes: dict[str, Path]) -> InProcess:
     """Start sites and create a transport to them."""
     return InProcess({node: Site(home).handle for node, home in homes.items()})
+
+
+class Deployment:
+    """Sites and their server in this process.
+
+    Args:
+        folder: Folder of all files.
+        root: Folder with the images of each site.
+        names: Names of the sites.
+        policy: Policy of the sites.
+        options: Further options of the sites.
+    """
+
+    def __init__(self, folder: Path, root: Path, names=DOMAINS, policy: Mapping | None = None, **options) -> None:
+        self.folder = folder
+        self.root = root
+        self.names = names
+        self.homes = make_sites(folder / "sites", root, names, policy=policy or {}, **options)
+
+    def serve(
+        self,
+        config: dict,
+        transport: InProcess | None = None,
+        into: str = "deployed",
+        checkpoint: str | None = None,
+        **data,
+    ) -> int:
+        """Run the server, and return its exit code."""
+        server = sites_config(self.folder / "server.yaml", config, self.names, **data)
+        return serve(server, transport or in_process(self.homes), self.folder / into, checkpoint)
+
+    def run(self, into: str = "deployed") -> Path:
+        """Find the folder of the only run."""
+        return run_of(self.folder / into)
+
+    def prompts(self, into: str = "deployed") -> dict[str, torch.Tensor]:
+        """Load the trained tensors."""
+        return load_file(self.run(into) / "prompts.safetensors")
+
+    def left_out(self, into: str = "deployed") -> list[tuple[int, str, str]]:
+        """List round, name and reason of each skipped client."""
+        events = [event for event in read_events(self.run(into)) if event["event"] == "client_left_out"]
+        return [(event["round"], event["name"], event["reason"]) for event in events]
 
 
 def run_of(folder: Path) -> Path:
