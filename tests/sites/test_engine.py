@@ -5,28 +5,15 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from safetensors.torch import load_file
 
 from fedvlp.core.state import Client
-from fedvlp.runs.events import read_events
 from fedvlp.sites.engine import SitesEngine
-from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteFacts, failure, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.assertions import assert_equal
-from tests.helpers.images import CLASSES, DOMAINS
+from tests.helpers.images import CLASSES
 from tests.helpers.shapes import unchecked
-from tests.helpers.sites import (
-    InProcess,
-    in_process,
-    make_site,
-    make_sites,
-    method_config,
-    metrics,
-    run_of,
-    simulate,
-    sites_config,
-)
+from tests.helpers.sites import Deployment, InProcess, in_process, make_site, method_config, metrics, simulate
 
 BROKEN = "node-1"
 """The node of the site 'paint'."""
@@ -52,47 +39,20 @@ class Faulty(InProcess):
         return self.usual(request) if fault is None else fault(self, request)
 
 
-class Deployment:
-    """Three sites and their server.
-
-    Args:
-        folder: Folder of all files.
-        image_root: Folder of the sites' images.
-    """
-
-    def __init__(self, folder, image_root):
-        self.folder = folder
-        self.image_root = image_root
-        self.homes = make_sites(folder / "sites", image_root, DOMAINS)
-
-    def serve(self, config, transport=None, checkpoint=None):
-        """Run the server, and return its exit code."""
-        server = sites_config(self.folder / "server.yaml", config, DOMAINS)
-        return serve(server, transport or in_process(self.homes), self.folder / "deployed", checkpoint)
-
-    def faulty(self, faults):
-        """Start the sites, and give ``BROKEN`` these faults by round."""
-        return Faulty(in_process(self.homes).sites, faults)
-
-    @property
-    def run(self):
-        """Folder of the only run."""
-        return run_of(self.folder / "deployed")
-
-    def left_out(self):
-        """List round, name and reason of each skipped client."""
-        events = [event for event in read_events(self.run) if event["event"] == "client_left_out"]
-        return [(event["round"], event["name"], event["reason"]) for event in events]
-
-    def assert_as_simulated(self, config):
-        """Check that the prompts equal the simulation's prompts."""
-        expected = simulate(self.folder, config, self.image_root).run_state.server.deployed
-        assert_equal(load_file(self.run / "prompts.safetensors"), expected)
+def assert_as_simulated(deployment, config):
+    """Check that the prompts equal the simulation's prompts."""
+    expected = simulate(deployment.folder, config, deployment.root).run_state.server.deployed
+    assert_equal(deployment.prompts(), expected)
 
 
 @pytest.fixture
 def deployment(tmp_path, image_root):
     return Deployment(tmp_path, image_root)
+
+
+def faulty(deployment, faults):
+    """Start the sites, and give ``BROKEN`` these faults by round."""
+    return Faulty(in_process(deployment.homes).sites, faults)
 
 
 def raises(transport, request):
@@ -150,7 +110,7 @@ def test_a_failing_site_is_skipped_with_its_reason_and_the_others_continue(tmp_p
         (changes, "has different images than at the start of the run"),
     ]
     config = method_config("plan", rounds=len(faults) + 1, steps=1, evaluate_every=len(faults) + 1)
-    transport = deployment.faulty(dict(enumerate((fault for fault, _ in faults), 1)))
+    transport = faulty(deployment, dict(enumerate((fault for fault, _ in faults), 1)))
     assert deployment.serve(config, transport) == 0
     for (_, reason), left_out in zip(faults, deployment.left_out(), strict=True):
         assert left_out[1] == "paint"
@@ -199,7 +159,7 @@ def test_a_late_site_joins_or_is_skipped_with_its_problem(deployment):
         *((2, name, away) for name in ("paint", "photo")),
         (3, "paint", OTHER_CLIP),
     ]
-    assert json.loads((deployment.run / "sites.json").read_text())["sites"].keys() == {"ink", "photo"}
+    assert json.loads((deployment.run() / "sites.json").read_text())["sites"].keys() == {"ink", "photo"}
 
 
 def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment):
@@ -210,10 +170,10 @@ def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment):
         return b"" if len(tries) == 1 else transport.usual(request)
 
     config = method_config("promptfl", rounds=1, on_failure="retry")
-    assert deployment.serve(config, deployment.faulty({0: fault})) == 0
+    assert deployment.serve(config, faulty(deployment, {0: fault})) == 0
     assert deployment.left_out() == []
     assert len(tries) == 2
-    deployment.assert_as_simulated(method_config("promptfl", rounds=1))
+    assert_as_simulated(deployment, method_config("promptfl", rounds=1))
 
 
 def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
@@ -230,12 +190,12 @@ def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        deployment.serve(config, deployment.faulty({0: restarts, 1: dies}))
+        deployment.serve(config, faulty(deployment, {0: restarts, 1: dies}))
     assert len(requests) == 2 * 2
     assert deployment.serve(config, checkpoint="last") == 0
     assert "after round 1" in capsys.readouterr().out
     assert deployment.left_out() == []
-    deployment.assert_as_simulated(config)
+    assert_as_simulated(deployment, config)
 
 
 def test_the_server_waits_for_enough_sites_and_logs_every_reply(deployment, capsys, monkeypatch):
@@ -259,7 +219,7 @@ def test_the_server_waits_for_enough_sites_and_logs_every_reply(deployment, caps
     printed = capsys.readouterr().out
     assert "waiting for 'photo': 2 of 3 sites are connected; 3 are needed" in printed
     assert printed.count("'ink' trained (") == 2
-    deployment.assert_as_simulated(config)
+    assert_as_simulated(deployment, config)
 
 
 def test_there_is_no_mean_if_a_site_cannot_evaluate(deployment):
@@ -273,7 +233,7 @@ def test_there_is_no_mean_if_a_site_cannot_evaluate(deployment):
 
     transport.sites[BROKEN] = handle
     assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
-    (row,) = metrics(deployment.run)
+    (row,) = metrics(deployment.run())
     assert "validation/ink" in row
     assert "validation/paint" not in row
     assert "validation" not in row

@@ -1,7 +1,6 @@
 """Sites that send keys, shares and masked values instead of updates: bit for bit a simulation, despite dropouts."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -16,17 +15,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fedvlp.commands.cli import main
 from fedvlp.core.aggregation.fixed_point import decode
 from fedvlp.core.state import Client, ClientUpdate
+from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.runs.events import read_events
 from fedvlp.sites.ledger import read_ledger
 from fedvlp.sites.secure_sum.protocol import sum_sites
 from fedvlp.sites.secure_sum.summing import REVEALED, SiteSums, _as_parts, _as_tensors, _read_keys
-from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
 from fedvlp.sites.worker import Site
 from fedvlp.training.task import ClientResult
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES, draw
-from tests.helpers.sites import InProcess, make_sites, method_config, metrics, run_of, simulate, sites_config
+from tests.helpers.sites import Deployment, InProcess, make_sites, method_config, metrics, simulate
 
 NAMES = ["ink", "oil", "paint", "photo"]
 DROPPED = "node-1"
@@ -41,13 +40,11 @@ def write_key(folder):
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def keyed_sites(folder, root, names):
-    """Make homes of sites, each with its key and the same roster."""
-    homes = make_sites(folder, root, names, secure_sum="sum")
-    roster = {name: write_key(home / "sum") for name, home in zip(names, homes.values(), strict=True)}
+def give_keys(homes):
+    """Give each site its key and all sites the same roster."""
+    roster = {name: write_key(home / "sum") for name, home in zip(NAMES, homes.values(), strict=False)}
     for home in homes.values():
         (home / "sum" / "roster.yaml").write_text(yaml.safe_dump(roster))
-    return homes
 
 
 class RecordingSites(InProcess):
@@ -90,68 +87,81 @@ def four_domains(tmp_path_factory):
     return root
 
 
-class Deployment:
-    """Sites with keys, and a server.
-
-    Args:
-        folder: Folder of all files.
-        root: Folder of the sites' images.
-        names: Names of the sites.
-    """
-
-    def __init__(self, folder, root, names=NAMES):
-        self.folder = folder
-        self.root = root
-        self.names = names
-        self.homes = keyed_sites(folder / "sites", root, names)
-
-    def serve(self, transport=None, into="deployed", checkpoint=None, method="promptfl", **options):
-        config = method_config(method, **{"secure_sum": True, **options})
-        server = sites_config(self.folder / "server.yaml", config, self.names)
-        return serve(server, transport or RecordingSites(self.homes), self.folder / into, checkpoint)
-
-    def prompts(self, into="deployed"):
-        return load_file(run_of(self.folder / into) / "prompts.safetensors")
-
-    def lost_rounds(self, into="deployed"):
-        return json.loads((run_of(self.folder / into) / "summary.json").read_text()).get("lost_rounds")
-
-    def left_out(self, into="deployed"):
-        events = [event for event in read_events(run_of(self.folder / into)) if event["event"] == "client_left_out"]
-        return [(event["round"], event["name"], event["reason"]) for event in events]
+def deploy(folder, root, names=NAMES):
+    """Make sites with keys, and their server."""
+    deployment = Deployment(folder, root, names, secure_sum="sum")
+    give_keys(deployment.homes)
+    return deployment
 
 
 @pytest.fixture
 def deployment(tmp_path, four_domains):
-    return Deployment(tmp_path, four_domains)
+    return deploy(tmp_path, four_domains)
 
 
 @pytest.fixture
 def three(tmp_path, four_domains):
     """Deploy only three sites, so none may drop out."""
-    names = NAMES[:3]
-    for name in names:
-        shutil.copytree(four_domains / name, tmp_path / "three" / name)
-    return Deployment(tmp_path, tmp_path / "three", names)
+    return deploy(tmp_path, four_domains, NAMES[:3])
+
+
+def summed(rounds=2, **options):
+    """Make a config of PromptFL with secure sums."""
+    return method_config("promptfl", rounds, **{"secure_sum": True, "baselines": [], **options})
+
+
+def lost_rounds(deployment):
+    return json.loads((deployment.run() / "summary.json").read_text()).get("lost_rounds")
 
 
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("promptfl", {"aggregation": {"class_path": "fedvlp.FedAdam"}}),
         ("fed_ncm", {"rounds": 1}),
-        ("fed_otp", {"reset_optimizer": False, "dropout": 0.3}),
+        ("fed_otp", {"reset_optimizer": False, "dropout": 0.3, "aggregation": {"class_path": "fedvlp.FedAdam"}}),
     ],
 )
 def test_sites_equal_a_simulation_bit_for_bit_with_a_secure_sum(method, options, deployment):
     config = method_config(method, secure_sum=True, **options)
     simulated = simulate(deployment.folder, config, deployment.root).folder
-    assert deployment.serve(method=method, **options) == 0
+    assert deployment.serve(config) == 0
     deployed = deployment.prompts()
     expected = load_file(simulated / "prompts.safetensors")
     # Sites do not send personal tensors.
     assert_equal(deployed, {name: expected[name] for name in expected if not name.startswith("personal/")})
-    assert metrics(run_of(deployment.folder / "deployed")) == metrics(simulated)
+    assert metrics(deployment.run()) == metrics(simulated)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, four_domains):
+    """Train two rounds, and return the deployment and all messages; a site's policy names allowed tensors.
+
+    Such a policy limits the method's tensors but not a sum's messages.
+    """
+    deployment = deploy(tmp_path_factory.mktemp("whole"), four_domains)
+    with open(deployment.homes[DROPPED] / "site.yaml", "a") as file:
+        file.write("policy: {tensors: [prompt]}\n")
+    transport = RecordingSites(deployment.homes)
+    assert deployment.serve(summed(), transport) == 0
+    return deployment, transport.messages
+
+
+def test_no_update_and_no_metric_leaves_a_site(whole):
+    deployment, messages = whole
+    trained = [reply for _, reply in messages if reply.kind == "trained"]
+    assert len(trained) == 2 * 4
+    for reply in trained:
+        assert [value.shape for value in reply.tensors.values()] == [(160,)]
+        assert reply.values["metrics"] == {}
+    steps_and_replies = [(request.values.get("step"), reply) for request, reply in messages]
+    masked = [value for step, reply in steps_and_replies if step == "mask" for value in reply.tensors.values()]
+    assert {len(value) for value in masked} == {8 * (16 * 64 + 1)}
+    assert len({value.numpy().tobytes() for value in masked}) == 2 * 4
+    entries = [entry for _, entry in read_ledger(deployment.homes[DROPPED])]
+    steps = [entry["step"] for entry in entries if entry["kind"] == "summed"]
+    assert steps == 2 * ["share", "mask", "confirm", "reveal"]
+    assert all("norm" not in entry for entry in entries)
+    assert entries[-1]["epsilon"] is None
 
 
 def fails_at(kind, step=None):
@@ -168,56 +178,39 @@ def test_a_dropped_site_counts_only_if_its_masked_update_had_arrived(deployment)
         return False
 
     transport = RecordingSites(deployment.homes, restarts)
-    assert deployment.serve(transport, "restarted", rounds=1) == 0
+    assert deployment.serve(summed(1), transport, "restarted") == 0
     assert deployment.left_out("restarted") == [(1, "oil", "sent no usable answer for the secure sum")]
-    assert deployment.serve(RecordingSites(deployment.homes, fails_at("train")), "without", rounds=1) == 0
+    assert deployment.serve(summed(1), RecordingSites(deployment.homes, fails_at("train")), "without") == 0
     assert deployment.left_out("without") == [(1, "oil", "did not answer in 7 s")]
     assert_equal(deployment.prompts("restarted"), deployment.prompts("without"))
-    assert deployment.serve(RecordingSites(deployment.homes, fails_at("sum", "confirm")), "late", rounds=1) == 0
+    assert deployment.serve(summed(1), RecordingSites(deployment.homes, fails_at("sum", "confirm")), "late") == 0
     assert deployment.left_out("late") == []
     assert not torch.equal(deployment.prompts("without")["prompt"], deployment.prompts("late")["prompt"])
 
 
-def test_a_site_asked_to_evaluate_during_a_sum_leaves_the_sum(deployment):
+def test_a_site_that_evaluates_during_a_sum_or_sends_another_type_leaves_the_sum(deployment):
     transport = RecordingSites(deployment.homes)
     usual = transport.sites[DROPPED]
     found = []
 
-    def measured(content):
+    def evaluates_then_sends_numbers(content):
         request = read_request(content)
         if request.kind == "sum" and request.values["step"] == "mask" and not found:
             values = {name: request.values[name] for name in ("run", "client", "domain")}
             evaluation = Message("evaluate", {**values, "baseline": False, "personal": ""})
             found.append(read_reply(usual(evaluation.to_bytes())).kind)
             found.append(read_reply(usual(content)).kind)
-        return usual(content)
+        reply = read_reply(usual(content))
+        if request.values.get("round") != 1:
+            return reply.to_bytes()
+        tensors = {name: value.to(torch.bfloat16) for name, value in reply.tensors.items()}
+        return Message(reply.kind, reply.values, tensors).to_bytes()
 
-    transport.sites[DROPPED] = measured
-    assert deployment.serve(transport, rounds=1) == 0
+    transport.sites[DROPPED] = evaluates_then_sends_numbers
+    assert deployment.serve(summed(), transport) == 0
     assert found == ["unprepared", "unprepared"]
-    assert [(round, name) for round, name, _ in deployment.left_out()] == [(1, "oil")]
-
-
-def test_no_update_and_no_metric_leaves_a_site(deployment):
-    """Also if a policy names allowed tensors, which limits the method's tensors but not a sum's messages."""
-    with open(deployment.homes[DROPPED] / "site.yaml", "a") as file:
-        file.write("policy: {tensors: [prompt]}\n")
-    transport = RecordingSites(deployment.homes)
-    assert deployment.serve(transport) == 0
-    trained = [reply for _, reply in transport.messages if reply.kind == "trained"]
-    assert len(trained) == 2 * 4
-    for reply in trained:
-        assert [value.shape for value in reply.tensors.values()] == [(160,)]
-        assert reply.values["metrics"] == {}
-    steps_and_replies = [(request.values.get("step"), reply) for request, reply in transport.messages]
-    masked = [value for step, reply in steps_and_replies if step == "mask" for value in reply.tensors.values()]
-    assert {len(value) for value in masked} == {8 * (16 * 64 + 1)}
-    assert len({value.numpy().tobytes() for value in masked}) == 2 * 4
-    entries = [entry for _, entry in read_ledger(deployment.homes[DROPPED])]
-    steps = [entry["step"] for entry in entries if entry["kind"] == "summed"]
-    assert steps == 2 * ["share", "mask", "confirm", "reveal"]
-    assert all("norm" not in entry for entry in entries)
-    assert entries[-1]["epsilon"] is None
+    assert [(round, name) for round, name, _ in deployment.left_out()] == [(1, "oil"), (2, "oil")]
+    assert deployment.left_out()[1][2] == "sent no usable answer for the secure sum"
 
 
 def test_a_site_reveals_its_shares_of_a_round_once(deployment):
@@ -233,28 +226,14 @@ def test_a_site_reveals_its_shares_of_a_round_once(deployment):
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        deployment.serve(RecordingSites(deployment.homes, dies))
+        deployment.serve(summed(), RecordingSites(deployment.homes, dies))
     (mark,) = deployment.homes[DROPPED].glob("runs/*/secure_sum.json")
     assert json.loads(mark.read_text()) == [1, 0]
     transport = RecordingSites(deployment.homes)
-    assert deployment.serve(transport, checkpoint="last") == 0
+    assert deployment.serve(summed(), transport, checkpoint="last") == 0
     reasons = {reply.values["reason"] for _, reply in transport.messages if reply.kind == "failed"}
     assert reasons == {REVEALED}
-    assert deployment.lost_rounds() == [2]
-
-
-def test_a_site_that_sends_tensors_of_another_type_drops_out(deployment):
-    transport = RecordingSites(deployment.homes)
-    usual = transport.sites[DROPPED]
-
-    def sends_numbers(content):
-        reply = read_reply(usual(content))
-        tensors = {name: value.to(torch.bfloat16) for name, value in reply.tensors.items()}
-        return Message(reply.kind, reply.values, tensors).to_bytes()
-
-    transport.sites[DROPPED] = sends_numbers
-    assert deployment.serve(transport, rounds=1) == 0
-    assert deployment.left_out() == [(1, "oil", "sent no usable answer for the secure sum")]
+    assert lost_rounds(deployment) == [2]
 
 
 def skip_last_step(*rounds):
@@ -270,11 +249,11 @@ def skip_last_step(*rounds):
 
 
 def test_a_round_without_a_sum_is_lost_and_the_run_continues(three, capsys):
-    assert three.serve(RecordingSites(three.homes, skip_last_step(1))) == 0
-    assert three.lost_rounds() == [2]
+    assert three.serve(summed(), RecordingSites(three.homes, skip_last_step(1))) == 0
+    assert lost_rounds(three) == [2]
     assert [(round, name) for round, name, _ in three.left_out()] == [(2, "ink"), (2, "oil"), (2, "paint")]
     assert three.left_out()[1] == (2, "oil", "did not answer in 7 s")
-    run = run_of(three.folder / "deployed")
+    run = three.run()
     assert [row["lost"] for row in metrics(run)] == ["", "1"]
     ended = [event.get("lost") for event in read_events(run) if event["event"] == "round_ended"]
     assert ended == [None, 1]
@@ -282,29 +261,27 @@ def test_a_round_without_a_sum_is_lost_and_the_run_continues(three, capsys):
     assert "the rounds [2] were lost, so no simulation can reproduce this run" in capsys.readouterr().out
     assert main(["status", str(run)]) == 0
     assert "lost       1 rounds without a secure sum" in capsys.readouterr().out
-    # The lost round changed no state.
-    config = method_config("promptfl", secure_sum=True, rounds=1)
-    before = simulate(three.folder, config, three.root).run_state.server.deployed
-    assert_equal(three.prompts(), before)
-    assert three.serve(checkpoint="last", rounds=3) == 0
-    assert three.lost_rounds() == [2]
+    before = three.prompts()
+    assert_equal(before, load_checkpoint(min(run.glob("checkpoints/*.safetensors")))[0].server.deployed)
+    assert three.serve(summed(3), checkpoint="last") == 0
+    assert lost_rounds(three) == [2]
     assert not torch.equal(three.prompts()["prompt"], before["prompt"])
 
 
 @pytest.mark.parametrize(("lost", "options"), [((0, 1), {}), ((1,), {"on_failure": "fail"})], ids=["second", "fail"])
 def test_two_lost_rounds_or_one_without_allowed_failures_end_a_resumable_run(three, lost, options):
-    assert three.serve(RecordingSites(three.homes, skip_last_step(*lost)), rounds=3, **options) == 1
-    assert three.serve(checkpoint="last", rounds=3) == 0
-    assert three.lost_rounds() == [round + 1 for round in lost]
+    assert three.serve(summed(3, **options), RecordingSites(three.homes, skip_last_step(*lost))) == 1
+    assert three.serve(summed(3), checkpoint="last") == 0
+    assert lost_rounds(three) == [round + 1 for round in lost]
 
 
 def test_a_sum_of_too_few_sites_ends_before_any_share_is_revealed(deployment, capsys):
-    assert deployment.serve(RecordingSites(deployment.homes, fails_at("sum", "mask")), min_clients=4) == 1
+    assert deployment.serve(summed(1, min_clients=4), RecordingSites(deployment.homes, fails_at("sum", "mask"))) == 1
     assert "only 3 sites sent masked values, and 4 are needed" in capsys.readouterr().out
     assert not list(deployment.folder.glob("sites/*/runs/*/secure_sum.json"))
 
 
-def test_a_run_that_ended_before_any_share_was_revealed_is_resumed(deployment):
+def test_a_run_that_ended_before_any_share_was_revealed_is_resumed(deployment, whole):
     kinds = []
 
     def dies(node, request):
@@ -314,10 +291,9 @@ def test_a_run_that_ended_before_any_share_was_revealed_is_resumed(deployment):
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        deployment.serve(RecordingSites(deployment.homes, dies))
-    assert deployment.serve(checkpoint="last") == 0
-    config = method_config("promptfl", secure_sum=True)
-    assert_equal(deployment.prompts(), simulate(deployment.folder, config, deployment.root).run_state.server.deployed)
+        deployment.serve(summed(), RecordingSites(deployment.homes, dies))
+    assert deployment.serve(summed(), checkpoint="last") == 0
+    assert_equal(deployment.prompts(), whole[0].prompts())
 
 
 def other_model(node, request):
@@ -329,7 +305,7 @@ def other_model(node, request):
 def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, capsys):
     """Otherwise a server could make all other updates predictable, and the sum would reveal this site's update."""
     transport = RecordingSites(deployment.homes, change=other_model)
-    assert deployment.serve(transport, rounds=1) == 1
+    assert deployment.serve(summed(1), transport) == 1
     assert "are usable, and 3 are needed" in capsys.readouterr().err
     assert not [reply for _, reply in transport.messages if reply.kind == "summed"]
     reasons = {reply.values["reason"] for _, reply in transport.messages if reply.kind == "failed"}
@@ -338,11 +314,11 @@ def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, caps
 
 def test_site_and_server_must_agree_on_a_secure_sum(deployment, capsys):
     transport = RecordingSites(deployment.homes)
-    assert deployment.serve(transport, secure_sum=False) == 1
+    assert deployment.serve(summed(1, secure_sum=False), transport) == 1
     assert "trains only for secure sums, but the server asks for an update" in capsys.readouterr().err
     assert not [reply for _, reply in transport.messages if reply.kind == "trained"]
-    homes = make_sites(deployment.folder / "plain", deployment.root, NAMES)
-    assert deployment.serve(RecordingSites(homes)) == 1
+    plain = Deployment(deployment.folder / "plain", deployment.root, NAMES)
+    assert plain.serve(summed(1)) == 1
     assert "is asked for a secure sum, but has no secure_sum in its site.yaml" in capsys.readouterr().err
 
 
@@ -361,7 +337,7 @@ def test_unusable_keys_end_the_run_before_training(deployment, capsys):
         with pytest.raises(SiteProblem, match=reason):
             _read_keys("oil", folder)
     (folder / "key").unlink()
-    assert deployment.serve(rounds=1) == 1
+    assert deployment.serve(summed(1)) == 1
     assert f"The site 'oil' {unreadable}. Nothing was trained." in capsys.readouterr().err
 
 
@@ -380,7 +356,8 @@ def train_request(round=0, model=0.0, **changed):
 @pytest.fixture
 def sums(tmp_path):
     """Make the secure sums of four trained sites, by the site's name."""
-    homes = keyed_sites(tmp_path, tmp_path, NAMES)
+    homes = make_sites(tmp_path, tmp_path, NAMES)
+    give_keys(homes)
     return {
         name: SiteSums(name, home / "sum", prepared(), home) for name, home in zip(NAMES, homes.values(), strict=True)
     }
