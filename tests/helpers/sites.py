@@ -41,6 +41,13 @@ def method_config(method: str, rounds: int = 2, **trainer) -> dict:
     return config
 
 
+def plan_config(rounds: int = 2, **trainer) -> dict:
+    """Load the config of PLAN, a method with two phases, with only one text per class for each site's teacher."""
+    config = method_config("plan", rounds, **trainer)
+    config["model"]["init_args"]["templates"] = 1
+    return config
+
+
 def write_config(path: Path, config: dict, class_path: str, **data) -> Path:
     """Write a config that uses data of this class."""
     options = {"batch_size": 4, "split_seed": 5, **data}

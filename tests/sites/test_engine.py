@@ -13,7 +13,16 @@ from fedvlp.sites.worker import Site
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES
 from tests.helpers.shapes import unchecked
-from tests.helpers.sites import Deployment, InProcess, in_process, make_site, method_config, metrics, simulate
+from tests.helpers.sites import (
+    Deployment,
+    InProcess,
+    in_process,
+    make_site,
+    method_config,
+    metrics,
+    plan_config,
+    simulate,
+)
 
 BROKEN = "node-1"
 """The node of the site 'paint'."""
@@ -39,10 +48,11 @@ class Faulty(InProcess):
         return self.usual(request) if fault is None else fault(self, request)
 
 
-def assert_as_simulated(deployment, config):
-    """Check that the prompts equal the simulation's prompts."""
-    expected = simulate(deployment.folder, config, deployment.root).run_state.server.deployed
-    assert_equal(deployment.prompts(), expected)
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory, image_root):
+    """Simulate two rounds of PromptFL, and return the trained tensors."""
+    folder = tmp_path_factory.mktemp("simulated")
+    return simulate(folder, method_config("promptfl"), image_root).run_state.server.deployed
 
 
 @pytest.fixture
@@ -109,7 +119,7 @@ def test_a_failing_site_is_skipped_with_its_reason_and_the_others_continue(tmp_p
         (loses, "has lost its personal tensors or optimizer state of an earlier round"),
         (changes, "has different images than at the start of the run"),
     ]
-    config = method_config("plan", rounds=len(faults) + 1, steps=1, evaluate_every=len(faults) + 1)
+    config = plan_config(rounds=len(faults) + 1, steps=1, evaluate_every=len(faults) + 1)
     transport = faulty(deployment, dict(enumerate((fault for fault, _ in faults), 1)))
     assert deployment.serve(config, transport) == 0
     for (_, reason), left_out in zip(faults, deployment.left_out(), strict=True):
@@ -162,22 +172,22 @@ def test_a_late_site_joins_or_is_skipped_with_its_problem(deployment):
     assert json.loads((deployment.run() / "sites.json").read_text())["sites"].keys() == {"ink", "photo"}
 
 
-def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment):
+def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment, simulated):
     tries = []
 
     def fault(transport, request):
         tries.append(request)
         return b"" if len(tries) == 1 else transport.usual(request)
 
-    config = method_config("promptfl", rounds=1, on_failure="retry")
+    config = method_config("promptfl", on_failure="retry")
     assert deployment.serve(config, faulty(deployment, {0: fault})) == 0
     assert deployment.left_out() == []
     assert len(tries) == 2
-    assert_as_simulated(deployment, method_config("promptfl", rounds=1))
+    assert_equal(deployment.prompts(), simulated)
 
 
 def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
-    config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
+    config = plan_config(rounds=2, steps=2, reset_optimizer=False)
     requests = []
 
     def restarts(transport, request):
@@ -195,11 +205,12 @@ def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
     assert deployment.serve(config, checkpoint="last") == 0
     assert "after round 1" in capsys.readouterr().out
     assert deployment.left_out() == []
-    assert_as_simulated(deployment, config)
+    expected = simulate(deployment.folder, config, deployment.root).run_state.server.deployed
+    assert_equal(deployment.prompts(), expected)
 
 
-def test_the_server_waits_for_enough_sites_and_logs_every_reply(deployment, capsys, monkeypatch):
-    config = method_config("promptfl", rounds=2, min_clients=3)
+def test_the_server_waits_for_enough_sites_and_logs_every_reply(deployment, simulated, capsys, monkeypatch):
+    config = method_config("promptfl", min_clients=3)
     transport = in_process(deployment.homes)
     away = transport.sites["node-2"]
     usual = transport.sites["node-0"]
@@ -219,7 +230,7 @@ def test_the_server_waits_for_enough_sites_and_logs_every_reply(deployment, caps
     printed = capsys.readouterr().out
     assert "waiting for 'photo': 2 of 3 sites are connected; 3 are needed" in printed
     assert printed.count("'ink' trained (") == 2
-    assert_as_simulated(deployment, config)
+    assert_equal(deployment.prompts(), simulated)
 
 
 def test_there_is_no_mean_if_a_site_cannot_evaluate(deployment):

@@ -9,7 +9,7 @@ from fedvlp.results import load_record
 from fedvlp.runs.checkpoint import load_checkpoint
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import Deployment, in_process, make_site, method_config, metrics, simulate
+from tests.helpers.sites import Deployment, in_process, make_site, method_config, metrics, plan_config, simulate
 
 UNSEEN = {"held_out": "paint", "test_fraction": 0.3}
 """Options of data with a domain that has no site."""
@@ -147,8 +147,7 @@ def test_the_server_evaluates_the_shared_part_of_a_method(tmp_path, image_root):
     ids=["rounds", "clients"],
 )
 def test_options_of_local_training_and_of_rounds(options, tmp_path, image_root):
-    config = method_config("plan", **options)
-    config["model"]["init_args"]["templates"] = 1  # one text per class for each site's teacher
+    config = plan_config(**options)
     simulated, deployment = run_both(tmp_path, image_root, config, augmentation="crop_flip", shots=3)
     assert_equal_runs(simulated, deployment.run())
 

@@ -10,11 +10,9 @@ import torch
 from fedvlp.commands.cli import main
 from fedvlp.sites import ledger as ledgers
 from fedvlp.sites.ledger import Ledger, read_ledger
-from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, read_reply
 from fedvlp.sites.worker import Site
-from tests.helpers.images import DOMAINS
-from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, sites_config
+from tests.helpers.sites import Deployment, InProcess, in_process, make_site, method_config
 
 CONTENT = Message("trained", {}, {"prompt": torch.tensor([0.25, -2.0])}).to_bytes()
 
@@ -25,8 +23,8 @@ def printed(home, capsys):
 
 
 def test_the_ledger_has_every_message_of_a_run_and_reveals_changed_lines(tmp_path, image_root, capsys):
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    usual = in_process(homes)
+    deployment = Deployment(tmp_path, image_root)
+    usual = in_process(deployment.homes)
     messages = []
 
     def recorded(request):
@@ -34,9 +32,8 @@ def test_the_ledger_has_every_message_of_a_run_and_reveals_changed_lines(tmp_pat
         messages.extend((request, reply))
         return reply
 
-    config = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
-    assert serve(config, InProcess({**usual.sites, "node-0": recorded}), tmp_path / "runs") == 0
-    home = homes["node-0"]
+    assert deployment.serve(method_config("promptfl"), InProcess({**usual.sites, "node-0": recorded})) == 0
+    home = deployment.homes["node-0"]
     Site(home).handle(b"rubbish")
     entries = [entry for _, entry in read_ledger(home)]
     assert [entry["bytes"] for entry in entries[:-2]] == [len(content) for content in messages]

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 import pytest
 
 from fedvlp.commands.cli import main
-from fedvlp.runs.events import read_events
 from fedvlp.runs.run_folder import WAITING
 from fedvlp.sites import commands, policy
 from fedvlp.sites.ledger import read_ledger
@@ -19,12 +18,13 @@ from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 from tests.helpers.sites import (
+    Deployment,
     description,
     in_process,
     make_site,
     make_sites,
     method_config,
-    run_of,
+    plan_config,
     sites_config,
 )
 
@@ -182,13 +182,13 @@ def test_deploy_signs_the_description_that_sites_check(key, tmp_path, image_root
 
 
 def test_the_server_waits_and_reports_while_the_operator_decides(tmp_path, image_root, monkeypatch, capsys):
-    config = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1, min_clients=3), DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
+    config = method_config("promptfl", rounds=1, min_clients=3)
+    deployment = Deployment(tmp_path, image_root)
+    home = make_site(deployment.homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
     printed = []
 
     def sleep(seconds):
-        printed.append((tmp_path / "runs" / WAITING).read_text())
+        printed.append((tmp_path / "deployed" / WAITING).read_text())
         assert main(["site", "approve", str(home)]) == 0
         shown = capsys.readouterr().out
         digest = re.search("digest ([0-9a-f]{64})", shown)[1]
@@ -197,7 +197,7 @@ def test_the_server_waits_and_reports_while_the_operator_decides(tmp_path, image
 
     monkeypatch.setattr("fedvlp.sites.registry.time.sleep", sleep)
     monkeypatch.setattr("fedvlp.sites.registry.SECONDS_BETWEEN_QUESTIONS", 0.0)
-    assert serve(config, in_process(homes), tmp_path / "runs") == 0
+    assert deployment.serve(config) == 0
     waits, shown, approved = printed
     assert waits.startswith("for 'paint' (its operator has not approved the run yet): 2 of 3 sites are connected")
     for words in (
@@ -214,7 +214,7 @@ def test_the_server_waits_and_reports_while_the_operator_decides(tmp_path, image
     entries = [entry for _, entry in read_ledger(home)]
     assert [entry["kind"] for entry in entries if entry["way"] == "left"][:2] == ["waiting", "described"]
     assert main(["site", "refuse", str(home), next((home / "approvals").glob("*.json")).stem]) == 0
-    assert serve(config, in_process(homes), tmp_path / "refused") == 1
+    assert deployment.serve(config, into="refused") == 1
     assert "'paint' does not allow the run, which its operator has refused. Nothing" in capsys.readouterr().err
     for beginning in ("zz", "../approvals/"):
         assert main(["site", "approve", str(home), beginning]) == 1
@@ -222,24 +222,23 @@ def test_the_server_waits_and_reports_while_the_operator_decides(tmp_path, image
 
 
 def test_announced_tensors_are_the_tensors_that_leave(tmp_path, image_root):
-    config = method_config("plan", rounds=1, steps=2)
+    config = plan_config(rounds=1, steps=2)
     config["trainer"]["local"]["add_ons"] = [{"class_path": "Scaffold"}]
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS, policy={"tensors": ["*"]})
-    sites = {node: Site(home) for node, home in homes.items()}
-    transport = in_process({})
-    transport.sites = {node: site.handle for node, site in sites.items()}
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    assert serve(server, transport, tmp_path / "runs") == 0
-    (uploads,) = sites["node-2"].uploads.values()
-    trained = [entry for _, entry in read_ledger(homes["node-2"]) if entry and entry["kind"] == "trained"]
+    deployment = Deployment(tmp_path, image_root, policy={"tensors": ["*"]})
+    transport = in_process(deployment.homes)
+    site = Site(deployment.homes["node-2"])
+    transport.sites["node-2"] = site.handle
+    assert deployment.serve(config, transport) == 0
+    (uploads,) = site.uploads.values()
+    trained = [entry for _, entry in read_ledger(site.home) if entry and entry["kind"] == "trained"]
     left = [{name: (each["shape"], each["bytes"]) for name, each in entry["tensors"].items()} for entry in trained]
     assert left == [*uploads.values()]
     assert [any("add_on/" in name for name in each) for each in left] == [False, True]
 
 
 def test_repeated_rounds_and_restarts_count_towards_the_limits(tmp_path, image_root):
-    config = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    deployment = Deployment(tmp_path, image_root)
+    homes = deployment.homes
     ink = Site(make_site(homes["node-0"], "ink", image_root / "ink", policy={"max_rounds": 2}))
     # The tensors of two rounds would fit, but not together with their headers.
     home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"max_run_bytes": 8192})
@@ -259,10 +258,9 @@ def test_repeated_rounds_and_restarts_count_towards_the_limits(tmp_path, image_r
     usual = transport.sites["node-1"]
     restarts = []
     transport.sites.update({"node-0": train_twice, "node-1": restarted})
-    assert serve(config, transport, tmp_path / "runs") == 0
+    assert deployment.serve(method_config("promptfl"), transport) == 0
     assert twice == ["trained", "failed"]
-    events = [event for event in read_events(run_of(tmp_path / "runs")) if event["event"] == "client_left_out"]
-    found = {event["name"]: (event["round"], event["reason"]) for event in events}
+    found = {name: (round, reason) for round, name, reason in deployment.left_out()}
     assert found["ink"] == (2, "does not allow more than 2 rounds; this would be 3")
     round, reason = found["paint"]
     assert round == 2
@@ -283,9 +281,10 @@ def reply_to(site, request, **changed):
 def plan(tmp_path_factory, image_root):
     """Record the first request of each kind and phase to one site, in a round of a method with two phases."""
     folder = tmp_path_factory.mktemp("plan")
-    config = sites_config(folder / "server.yaml", method_config("plan", rounds=1, steps=1), DOMAINS)
-    recorded = in_process(make_sites(folder / "sites", image_root, DOMAINS))
-    assert serve(config, recorded, folder / "runs") == 0
+    config = plan_config(rounds=1, steps=1)
+    deployment = Deployment(folder, image_root)
+    recorded = in_process(deployment.homes)
+    assert deployment.serve(config, recorded) == 0
     requests = [read_request(request) for request in recorded.requests]
     first_site_requests = [
         each for each in requests if each.values.get("client") == 0 and not each.values.get("baseline")

@@ -7,7 +7,7 @@ import pytest
 from fedvlp.sites.server import read_sites_file, serve
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import InProcess, in_process, make_sites, method_config, run_of, sites_config, write_config
+from tests.helpers.sites import Deployment, InProcess, in_process, method_config, sites_config, write_config
 
 
 def refused(path, tmp_path, capsys):
@@ -27,12 +27,11 @@ def test_errors_in_a_config_are_explained(tmp_path, image_root, capsys):
 
 
 def test_the_run_folders_config_repeats_the_run(tmp_path, image_root):
-    path = sites_config(tmp_path / "c.yaml", method_config("promptfl", rounds=1), DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    assert serve(path, in_process(homes), tmp_path / "one") == 0
-    assert serve(run_of(tmp_path / "one") / "config.yaml", in_process(homes), tmp_path / "two") == 0
-    one = (run_of(tmp_path / "one") / "prompts.safetensors").read_bytes()
-    assert (run_of(tmp_path / "two") / "prompts.safetensors").read_bytes() == one
+    deployment = Deployment(tmp_path, image_root)
+    assert deployment.serve(method_config("promptfl", rounds=1), into="one") == 0
+    assert serve(deployment.run("one") / "config.yaml", in_process(deployment.homes), tmp_path / "two") == 0
+    one, two = (deployment.run(name) / "prompts.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_facts_of_sites_are_restored(tmp_path):

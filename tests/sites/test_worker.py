@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from fedvlp.core.state import select
-from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import description, in_process, make_site, make_sites, method_config, sites_config
+from tests.helpers.sites import Deployment, description, in_process, make_site, method_config, plan_config
 
 NOISE = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
 
@@ -32,6 +31,14 @@ def site(tmp_path, image_root):
     return Site(make_site(tmp_path / "site", "ink", image_root / "ink"))
 
 
+def record(folder, image_root, config):
+    """Run sites with a method, and return the transport with all messages."""
+    deployment = Deployment(folder, image_root)
+    transport = in_process(deployment.homes)
+    assert deployment.serve(config, transport) == 0
+    return transport
+
+
 @pytest.fixture(scope="module")
 def traffic(tmp_path_factory):
     """Record all messages of a run of sites with recognisable folder and file names."""
@@ -41,10 +48,8 @@ def traffic(tmp_path_factory):
             (folder / name / class_name / "SECRETFOLDER").mkdir(parents=True)
             for index in range(4):
                 draw(domain, label, index).save(folder / name / class_name / "SECRETFOLDER" / f"PATIENT{index}.png")
-    server = sites_config(folder / "server.yaml", method_config("plan", rounds=1), DOMAINS)
-    recorded = in_process(make_sites(folder / "sites", folder, DOMAINS))
-    assert serve(server, recorded, folder / "deployed") == 0
-    return recorded
+    config = plan_config(rounds=1, steps=2)
+    return record(folder, folder, config)
 
 
 def test_only_uploads_of_the_phase_that_the_policy_allows_leave_a_site(traffic):
@@ -195,9 +200,7 @@ class TestPrepared:
 
     def test_tensors_of_add_ons_do_not_leave_if_noise_is_required(self, tmp_path, site, image_root):
         config = method_config("promptfl", rounds=1, add_ons={"class_path": "Scaffold"})
-        server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-        recorded = in_process(make_sites(tmp_path / "sites", image_root, DOMAINS))
-        assert serve(server, recorded, tmp_path / "runs") == 0
+        recorded = record(tmp_path / "run", image_root, config)
         noise = {"clip_norm": 1e-3, "noise_multiplier": 5.0, "seed": None}
         for request in map(read_request, recorded.requests):
             if request.kind in ("prepare", "train") and request.values["client"] == 0:
@@ -210,8 +213,7 @@ class TestPrepared:
 def test_files_of_old_rounds_are_deleted(tmp_path, monkeypatch, image_root):
     monkeypatch.setattr("fedvlp.sites.worker.MAX_FILES", 2)
     config = method_config("single_domain", rounds=4, steps=1, evaluate_every=4)
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
-    assert serve(server, in_process(homes), tmp_path / "deployed") == 0
-    (clients,) = homes["node-0"].glob("runs/*/clients")
+    deployment = Deployment(tmp_path, image_root)
+    assert deployment.serve(config) == 0
+    (clients,) = deployment.homes["node-0"].glob("runs/*/clients")
     assert sorted(path.name.split("-")[1] for path in clients.glob("*.safetensors")) == ["00002", "00003"]
