@@ -170,7 +170,9 @@ def test_two_sites_with_keys_equal_the_simulation(image_root, tmp_path, capfd, m
     """The only test that starts Flower's processes, several per site. Takes a minute on two cores."""
     monkeypatch.setattr(run, "simulate", lambda setting, output: main(setting.simulation(output)))
     arguments = ["--method", "promptfl", "--rounds", "2", "--images", str(image_root), "--held_out", "photo"]
-    assert run.main([*arguments, "--output", str(tmp_path / "out"), "--seconds", str(SECONDS)]) == 0
+    # Each message to a site starts a process.
+    more = ["--", "--trainer.evaluate_every=2", "--trainer.baselines=[]"]
+    assert run.main([*arguments, "--output", str(tmp_path / "out"), "--seconds", str(SECONDS), *more]) == 0
     printed = capfd.readouterr().out
     assert printed.splitlines()[-1] == "equal"
     assert "Flower reports finished:completed" in printed
