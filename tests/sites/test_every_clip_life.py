@@ -9,17 +9,18 @@ from safetensors.torch import load_file
 
 import fedvlp
 from fedvlp.commands.cli import main
-from fedvlp.sites.server import serve
 from fedvlp.testing.runs import fit, get_federation
 from fedvlp.tools.export.export import ExportedClassifier
 from fedvlp.tools.export.graph import load_onnx
-from tests.helpers.images import CLASSES, DOMAINS
+from tests.helpers.assertions import assert_equal
+from tests.helpers.images import CLASSES
 from tests.helpers.interruptions import Interrupted, StopAfter
 from tests.helpers.made_up_folders import CONFIGS, write_folder
 from tests.helpers.runs import make_run, short_fit
 from tests.helpers.shapes import unchecked
-from tests.helpers.sites import in_process, make_sites, method_config, run_of, simulate, sites_config
+from tests.helpers.sites import Deployment, method_config, simulate
 
+NO_BASELINES = "--trainer.baselines=[]"
 METHODS = [("trip", "siglip"), ("fed_maple", "biomedclip"), ("promptfl", "coca"), ("promptfl", "worldwide")]
 
 
@@ -87,8 +88,8 @@ def test_an_exported_file_predicts_the_same(clips, image_root, tmp_path):
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_half_precision_trains(kind, clips, image_root, tmp_path):
-    given = [f"--model.clip.name=local-dir:{clips[kind]}", "--trainer.precision=bf16-mixed", "--trainer.rounds=1"]
-    run = make_run(image_root, tmp_path, "promptfl", *given)
+    given = [f"--model.clip.name=local-dir:{clips[kind]}", "--trainer.precision=bf16-mixed", NO_BASELINES]
+    run = make_run(image_root, tmp_path, "promptfl", *given, "--trainer.rounds=1")
     start = run.model.communicable_state()["prompt"].clone()
     fit(run)
     trained = run.model.communicable_state()["prompt"]
@@ -96,29 +97,25 @@ def test_half_precision_trains(kind, clips, image_root, tmp_path):
     assert not torch.equal(trained, start)
 
 
-@pytest.mark.parametrize(
-    ("method", "kind", "precision"), [("trip", "siglip", "32-true"), ("promptfl", "worldwide", "bf16-mixed")]
-)
-def test_an_interrupted_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
-    given = [f"--model.clip.name=local-dir:{clips[kind]}", f"--trainer.precision={precision}"]
-    broken = make_run(image_root, tmp_path, method, *given, "--trainer.name=broken")
+def test_an_interrupted_run_resumes_to_the_same_bytes(clips, image_root, tmp_path):
+    given = [f"--model.clip.name=local-dir:{clips['worldwide']}", "--trainer.precision=bf16-mixed", NO_BASELINES]
+    broken, resumed, whole = (
+        make_run(image_root, tmp_path, "trip", *given, f"--trainer.name={name}")
+        for name in ("broken", "broken", "whole")
+    )
     get_federation(broken).add_callback(StopAfter(1))
     with pytest.raises(Interrupted):
         fit(broken)
-    fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=broken"), ckpt_path="last")
-    fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=whole"))
+    fit(resumed, ckpt_path="last")
+    fit(whole)
     broken_prompts, whole_prompts = (find_run(tmp_path, name) / "prompts.safetensors" for name in ("broken", "whole"))
     assert broken_prompts.read_bytes() == whole_prompts.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["siglip", "xlm_roberta"])
-def test_sites_equal_the_simulation(kind, clips, image_root, tmp_path):
+def test_sites_equal_the_simulation(clips, image_root, tmp_path):
     config = method_config("promptfl")
-    config["model"]["init_args"]["clip"] = {"name": f"local-dir:{clips[kind]}"}
-    simulated = simulate(tmp_path, config, image_root).folder
-    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-    homes = make_sites(tmp_path / "sites", image_root, DOMAINS, allow=[f"local-dir:{clips[kind]}"])
-    assert serve(server, in_process(homes), tmp_path / "deployed") == 0
-    expected = load_file(simulated / "prompts.safetensors")["prompt"]
-    found = load_file(run_of(tmp_path / "deployed") / "prompts.safetensors")["prompt"]
-    assert torch.equal(found, expected)
+    name = f"local-dir:{clips['xlm_roberta']}"
+    config["model"]["init_args"]["clip"] = {"name": name}
+    deployment = Deployment(tmp_path, image_root, allow=[name])
+    assert deployment.serve(config) == 0
+    assert_equal(deployment.prompts(), simulate(tmp_path, config, image_root).run_state.server.deployed)
