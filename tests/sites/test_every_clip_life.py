@@ -9,9 +9,10 @@ from safetensors.torch import load_file
 
 import fedvlp
 from fedvlp.commands.cli import main
+from fedvlp.results.figures import Picture
 from fedvlp.testing.runs import fit, get_federation
 from fedvlp.tools.export.export import ExportedClassifier
-from fedvlp.tools.export.graph import load_onnx
+from fedvlp.tools.export.graph import load_torch_export
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES
 from tests.helpers.interruptions import Interrupted, StopAfter
@@ -58,7 +59,8 @@ def test_command_classifier_and_export_predict_the_same(method, kind, clips, ima
         patched.setattr(torch, "while_loop", plain_loop)
         exported = ExportedClassifier(classifier.method)(images)
     torch.testing.assert_close(exported.softmax(1), predicted, atol=1e-5, rtol=0)
-    assert main(["explain", str(run), cache]) == 0
+    monkeypatch.setattr(Picture, "image", lambda picture, kind: b"")  # rendering takes longer than training
+    assert main(["explain", str(run), cache, "--num_images=1"]) == 0
     assert {"words.csv", "predictions.png"} <= {path.name for path in (run / "explanations").iterdir()}
     capsys.readouterr()
     assert main(["cost", *given]) == 0
@@ -75,15 +77,14 @@ def plain_loop(condition, step, values):
 
 def test_an_exported_file_predicts_the_same(clips, image_root, tmp_path):
     """Only BiomedCLIP (timm's image tower) is tested, because tracing takes ten seconds."""
-    pytest.importorskip("onnx")
-    given = [f"--model.clip.name=local-dir:{clips['biomedclip']}", "--trainer.rounds=1"]
+    given = [f"--model.clip.name=local-dir:{clips['biomedclip']}", "--trainer.rounds=1", NO_BASELINES]
     run = make_run(image_root, tmp_path, "promptfl", *given)
     fit(run)
-    file = tmp_path / "model.onnx"
+    file = tmp_path / "model.pt2"
     with unchecked():  # the tracer cannot follow the checks of shapes
-        assert main(["export", str(get_federation(run).folder), "--format=onnx", "--output", str(file)]) == 0
+        assert main(["export", str(get_federation(run).folder), "--format=torch_export", "--output", str(file)]) == 0
     images = torch.randn(2, 3, 160, 160)
-    torch.testing.assert_close(load_onnx(file)(images), run.model(images), atol=1e-4, rtol=0)
+    torch.testing.assert_close(load_torch_export(file)(images), run.model(images), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
