@@ -55,22 +55,18 @@ def test_the_process_outlives_its_callers(warm):
     assert stat.S_IMODE((warm_folder(home) / STATUS).stat().st_mode) == 0o600, "other users can read its file"
 
 
-def test_a_killed_process_is_restarted(tmp_path, image_root, capsys):
-    home = make_site(tmp_path / "ink", "ink", image_root / "ink")
-    assert main(["site", "status", str(home)]) == 1
-    assert main(["site", "start", str(home)]) == 0
-    assert re.match("state stopped\nstate (idle|busy), process [0-9]+", capsys.readouterr().out)
-    process = site_status(home)
-    assert process["state"] in ("idle", "busy")
-    os.kill(process["process"], 9)
-    try:
-        assert read_reply(send_request(home, DESCRIBE)).kind == "described"
-        assert site_status(home)["process"] != process["process"]
-    finally:
-        assert main(["site", "stop", str(home)]) == 0
+def test_a_killed_process_is_restarted(warm, capsys):
+    home, _ = warm
+    killed = site_status(home)["process"]
+    os.kill(killed, 9)
+    assert read_reply(send_request(home, DESCRIBE)).kind == "described"
+    assert site_status(home)["process"] != killed
+    assert [main(["site", action, str(home)]) for action in ("start", "stop", "status", "stop")] == [0, 0, 1, 0]
+    printed = capsys.readouterr().out
+    assert re.fullmatch(
+        "state (idle|busy), process [0-9]+.*\nstopped\nstate stopped\nno process was running\n", printed
+    )
     assert site_status(home) == {"state": "stopped"}
-    assert main(["site", "stop", str(home)]) == 0
-    assert capsys.readouterr().out == "stopped\nno process was running\n"
 
 
 @pytest.mark.parametrize("spoiled", ["mode 710", "link", "another user's"])
