@@ -32,14 +32,14 @@ class Faulty(InProcess):
     """Sites with faults of ``BROKEN`` in training.
 
     Args:
-        sites: Handlers of requests by node.
+        deployment: The deployment of the sites.
         faults: Functions from this transport and a training request to the reply, by round.
     """
 
-    def __init__(self, sites, faults):
-        super().__init__(sites)
+    def __init__(self, deployment, faults):
+        super().__init__(in_process(deployment.homes).sites)
         self.faults = faults
-        self.usual = sites[BROKEN]
+        self.usual = self.sites[BROKEN]
         self.sites[BROKEN] = self.handle
 
     def handle(self, request):
@@ -58,11 +58,6 @@ def simulated(tmp_path_factory, image_root):
 @pytest.fixture
 def deployment(tmp_path, image_root):
     return Deployment(tmp_path, image_root)
-
-
-def faulty(deployment, faults):
-    """Start the sites, and give ``BROKEN`` these faults by round."""
-    return Faulty(in_process(deployment.homes).sites, faults)
 
 
 def raises(transport, request):
@@ -120,7 +115,7 @@ def test_a_failing_site_is_skipped_with_its_reason_and_the_others_continue(tmp_p
         (changes, "has different images than at the start of the run"),
     ]
     config = plan_config(rounds=len(faults) + 1, steps=1, evaluate_every=len(faults) + 1)
-    transport = faulty(deployment, dict(enumerate((fault for fault, _ in faults), 1)))
+    transport = Faulty(deployment, dict(enumerate((fault for fault, _ in faults), 1)))
     assert deployment.serve(config, transport) == 0
     for (_, reason), left_out in zip(faults, deployment.left_out(), strict=True):
         assert left_out[1] == "paint"
@@ -180,7 +175,7 @@ def test_a_failing_site_is_retried_if_the_policy_is_retry(deployment, simulated)
         return b"" if len(tries) == 1 else transport.usual(request)
 
     config = method_config("promptfl", on_failure="retry")
-    assert deployment.serve(config, faulty(deployment, {0: fault})) == 0
+    assert deployment.serve(config, Faulty(deployment, {0: fault})) == 0
     assert deployment.left_out() == []
     assert len(tries) == 2
     assert_equal(deployment.prompts(), simulated)
@@ -200,7 +195,7 @@ def test_restarts_of_site_and_server_change_no_result(deployment, capsys):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        deployment.serve(config, faulty(deployment, {0: restarts, 1: dies}))
+        deployment.serve(config, Faulty(deployment, {0: restarts, 1: dies}))
     assert len(requests) == 2 * 2
     assert deployment.serve(config, checkpoint="last") == 0
     assert "after round 1" in capsys.readouterr().out
