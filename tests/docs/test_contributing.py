@@ -14,7 +14,7 @@ import pytest
 
 from fedvlp.commands import cli
 from fedvlp.commands.cli import main
-from tests.helpers.documents import ROOT, Document, brief, shorten_training
+from tests.helpers.documents import NO_BASELINES, ROOT, Document, brief, shorten_training
 
 GUIDE = Document(ROOT / "CONTRIBUTING.md")
 PAGES = {path.stem: Document(path) for path in sorted((ROOT / "docs" / "contributing").glob("*.md"))}
@@ -42,7 +42,7 @@ def run(line: str) -> None:
     """Run a command of a page in this process: a short fedvlp command, a program, or the tests in a file."""
     words = line.removeprefix("PYTHONPATH=. ").split()
     if words[0] == "fedvlp":
-        assert main([*words[1:], *(brief(words) if words[1] == "fit" else [])]) == 0
+        assert main([*words[1:], *([*brief(words), NO_BASELINES] if words[1] == "fit" else [])]) == 0
         return
     assert words[0] == "python"
     if words[1:3] == ["-m", "pytest"]:

@@ -37,6 +37,18 @@ NOT_RUN = {
 """Pages with Python code that is only compiled, with the reason."""
 
 
+def programs() -> dict[tuple[str, ...], str]:
+    """Map each program of a page, without files, to the first page with it; the landing page repeats the README's."""
+    found: dict[tuple[str, ...], str] = {}
+    for name, page in FOLLOWED.items():
+        code = [block for block in page.blocks("python") if block not in page.files().values()]
+        found.setdefault(tuple(code), name)
+    return found
+
+
+RUN_ON = set(programs().values()) - NOT_RUN.keys()
+
+
 @pytest.fixture
 def own_modules(desk, monkeypatch):
     """Make modules from pages importable until the test ends."""
@@ -76,7 +88,7 @@ def test_python_runs_from_top_to_bottom(name, desk):
     names: dict[str, object] = {"__name__": "__main__"}
     for code in page.blocks("python"):
         compiled = compile(shorten_training(code), name, "exec")
-        if name not in NOT_RUN and code not in page.files().values():
+        if name in RUN_ON and code not in page.files().values():
             desk.fetch_all(re.findall(r'"(runs/[^"]+)"', code))
             exec(compiled, names)
 

@@ -73,7 +73,7 @@ def test_a_stopped_run_resumes(desk, capsys):
 
 
 def test_clients_and_protocols(desk, capsys):
-    assert run(command(PROTOCOLS, "data/icon_domains_30_clients"), desk) == 0
+    assert run([*command(PROTOCOLS, "data/icon_domains_30_clients"), "--data.num_classes=20"], desk) == 0
     description = " ".join(re.search(r"here\s+`(all domains[^`]*)`", PROTOCOLS.text).group(1).split())
     assert description in capsys.readouterr().out
     for row in PROTOCOLS.rows("## Clients"):

@@ -8,25 +8,32 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BRIEF = ["--trainer.rounds=1", "--trainer.local.steps=2", "--trainer.enable_progress_bar=false"]
+BRIEF = ["--trainer.rounds=1", "--trainer.local.steps=1", "--trainer.enable_progress_bar=false"]
 """Options for a short ``fedvlp fit``."""
+
+NO_BASELINES = "--trainer.baselines=[]"
+"""Option for a run of which no test reads the accuracies."""
 
 
 def brief(arguments: list[str]) -> list[str]:
-    """Choose options for a short ``fedvlp fit``: one round of two steps, or of the given epochs, on few classes."""
+    """Choose options for a short ``fedvlp fit``: one round of one step, or of the given epochs, on few classes."""
     line = " ".join(arguments)
     options = [option for option in BRIEF if not ("local.epochs" in line and "local.steps" in option)]
     has_icons = "quickstart" in line or "data/icon_domains" in line
-    if has_icons and "num_classes" not in line and "classes_per_client" not in line:
-        options.append("--data.num_classes=20")
+    if "classes_per_client 20" in line:
+        options += ["--data.num_classes=44", "--data.shots=1"]  # only half of the classes train
+    elif has_icons and "num_classes" not in line:
+        options.append("--data.num_classes=12")
     return options
 
 
 SHORTER = {
-    "rounds=3": "rounds=1, local=__import__('fedvlp').LocalTraining(steps=2)",
-    "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1, log_every_n_steps=1",
+    "rounds=3": "rounds=1, local=__import__('fedvlp').LocalTraining(steps=1)",
+    "max_epochs=3": (
+        "max_steps=1, num_sanity_val_steps=0, limit_val_batches=1, limit_test_batches=1, log_every_n_steps=1"
+    ),
     "range(3)": "range(1)",
-    "IconDomains(": "IconDomains(num_classes=20, ",
+    "IconDomains(": "IconDomains(num_classes=12, ",
 }
 
 

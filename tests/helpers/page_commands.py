@@ -10,7 +10,7 @@ from fedvlp.commands import cli
 from fedvlp.commands.lightning_cli import FederationParser
 from fedvlp.sites import commands as deploy
 from tests.helpers.desk import Desk, offline
-from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
+from tests.helpers.documents import EXAMPLE_PAGES, NO_BASELINES, PAGES, brief
 
 TRAINING = ("fit", "validate", "test")
 CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/icon_domains")
@@ -117,7 +117,7 @@ def run(words: list[str], desk: Desk) -> int:
     if given[0] in TRAINING:
         if made := desk.find_run(given):
             return int(not any(desk.fetch(made).rglob("summary.json")))
-        given = [*given, *offline(given), *brief(given)]
+        given = [*given, *offline(given), *brief(given), NO_BASELINES]
     if given[0] in ("sweep", "tune"):
         end = given.index("--") if "--" in given else len(given)
         given = [*given[:end], "--dry_run", *given[end:]]
