@@ -15,15 +15,29 @@ from tests.helpers.documents import ROOT, Document
 
 PATHS = {path.stem: path for path in notebooks()}
 ABSOLUTE = re.compile(r"(?<![\w.~:/])(?:/\w+/|[A-Z]:\\)")
+STARTUP = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+from fedvlp.tools.sweep import command
+from tests.helpers import stand_in
+command.run_jobs = stand_in.make_quietly
+"""
+"""Code that each kernel runs first: the runs of a sweep need no processes, because tests/tools/sweep starts some."""
+
 each_notebook = pytest.mark.parametrize("name", PATHS)
 
 
 @pytest.fixture(scope="module")
-def kernel():
+def kernel(tmp_path_factory):
     """Create one kernel for all notebooks, so that packages are imported only once."""
-    manager = AsyncKernelManager(kernel_name="python3")
-    yield manager
-    run_sync(manager.shutdown_kernel)(now=True)
+    profile = tmp_path_factory.mktemp("ipython")
+    (profile / "profile_default" / "startup").mkdir(parents=True)
+    (profile / "profile_default" / "startup" / "start.py").write_text(STARTUP, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(profile))
+        manager = AsyncKernelManager(kernel_name="python3")
+        yield manager
+        run_sync(manager.shutdown_kernel)(now=True)
 
 
 @pytest.fixture(scope="module")

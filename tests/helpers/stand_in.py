@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from fedvlp.commands.cli import main
@@ -42,3 +43,14 @@ def make_here(
         job.folder.mkdir(parents=True, exist_ok=True)
         code = main(job.arguments)
         report(job, Status("done", 1.0) if job.is_done else Status("failed", error=f"exit code {code}"))
+
+
+def make_quietly(
+    jobs: Sequence[Job], workers: int, report: Callable[[Job, Status], None], devices: Sequence[str] = ()
+) -> None:
+    """Run the jobs of a sweep sequentially in this process, and write what they print to their logs."""
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with job.log.open("w", encoding="utf-8") as log, redirect_stdout(log):
+            main(job.arguments)
+        report(job, Status("done", 1.0) if job.is_done else Status("failed", error=job.error()))
