@@ -16,7 +16,7 @@ from experiments.small_clip.probe import few_shot, retrieval, row
 from experiments.small_clip.train import Batches, Pretraining, Recipe, save, train
 from experiments.small_clip.validation import Validation
 from experiments.tiny_clip.train import encode_text
-from fedvlp.clip.loading import BUNDLED, bundled_config, expand
+from fedvlp.clip.loading import BUNDLED, bundled_config, expand, shapes_only
 
 SET = IconSet("mine", "1.0.0", "pretraining", "", "MIT", "Ada", "0" * 64)
 NAMES = ("bell", "red bell", "fish", "fish", "fish")
@@ -129,14 +129,14 @@ def test_training_changes_both_towers_and_saved_weights_are_the_trained_ones(sma
     torch.manual_seed(0)
     model = Pretraining(small.vectors, frequent=1)
     before = {name: value.clone() for name, value in model.clip.named_parameters()}
-    losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
-    assert len(losses) == 3
-    assert np.isfinite(losses).all()
+    # Muon takes seconds per step of the image tower.
+    list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, replace(recipe, steps=1), seed=0)))
     moved = {name for name, value in model.clip.named_parameters() if not torch.equal(value, before[name])}
     assert {"visual.trunk.pos_embed", "text_projection", "positional_embedding", "token_embedding.matrix"} <= moved
     save(model.clip, small.words, tmp_path / "weights.safetensors")
     config = bundled_config("fedvlp-small")
-    loaded = CLIP(**config)
+    with shapes_only():
+        loaded = CLIP(**config)
     loaded.load_state_dict(expand(load_file(tmp_path / "weights.safetensors"), config["text_cfg"]["vocab_size"]))
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(loaded.encode_image(images), model.encode_image(images, None), atol=0.02, rtol=0.02)
@@ -161,7 +161,9 @@ def test_only_the_text_tower_is_trained_if_the_image_tower_is_frozen(small, reci
     model = Pretraining(small.vectors, frequent=1)
     model.keep_image_tower(tmp_path / "weights.safetensors")
     before = {name: value.clone() for name, value in model.clip.state_dict().items()}
-    list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
+    losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
+    assert len(losses) == recipe.steps
+    assert np.isfinite(losses).all()
     changed = {name for name, value in model.clip.state_dict().items() if not torch.equal(value, before[name])}
     assert not any(name.startswith("visual.") for name in changed)
     assert {"positional_embedding", "text_projection"} <= changed
