@@ -33,7 +33,7 @@ from fedvlp.clip.weights import (
     read_weights,
 )
 from fedvlp.utils.errors import UserError, nearest_names
-from fedvlp.utils.ranges import Seed
+from fedvlp.utils.ranges import Intensity, Seed
 
 BUNDLED = {"fedvlp-small": Path(__file__).parent / "small", "fedvlp-tiny": Path(__file__).parent / "tiny"}
 """The CLIPs that the package ships, by name: folders with their config and weights."""
@@ -61,6 +61,8 @@ class CLIPSpec:
         templates: Sentences with one `{}` for the class's name, such as "a dermoscopic image of {}.". They replace
             CLIP's 80 templates wherever a method uses handwritten prompts.
         tag: The published weights that a weights file comes from. Sets the file's activation and preprocessing.
+        intensity: The values that become black and white in greyscale images of more than 8 bits and in DICOM files:
+            `full`, the range of the format; `percentile`, an image's 0.5th and 99.5th; or `window`, a DICOM file's own.
     """
 
     name: str = "ViT-B-16"
@@ -68,6 +70,7 @@ class CLIPSpec:
     seed: Seed = 0
     templates: list[str] = field(default_factory=list)
     tag: str | None = None
+    intensity: Intensity = "full"
 
 
 @dataclass(frozen=True)

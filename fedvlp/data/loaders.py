@@ -23,7 +23,7 @@ from tqdm import tqdm
 from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader, Precompute
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.cache import DecodedImages, cache_key, cached_features, fixed_steps
-from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
+from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, with_intensity
 from fedvlp.data.splits import SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
@@ -59,6 +59,7 @@ class BoundLoaders:
     class_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        self.images = {domain: with_intensity(images, self.transform) for domain, images in self.images.items()}
         self.train_parts = [part for part in self.parts if part.role == "train"]
         self.features: dict[str, dict[str, Tensor]] = {}  # by domain
         self.rows: dict[str, Indices] = {}

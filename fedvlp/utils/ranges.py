@@ -1,8 +1,8 @@
-"""Number types with a range, such as ``PositiveInt``. The command line checks them and shows them in its help."""
+"""Types of options with a range, such as ``PositiveInt``. The command line checks them and shows them in its help."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     Names = list[str]
@@ -33,3 +33,6 @@ else:
     Seed = typing.restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
     # Number of CLIP's 80 templates to use.
     Templates = typing.restricted_number_type("Templates", int, [(">=", 1), ("<=", 80)])
+
+Intensity = Literal["full", "percentile", "window"]
+"""The values that become black and white: the range of the format, an image's percentiles, or a DICOM file's window."""

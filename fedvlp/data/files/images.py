@@ -24,7 +24,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
+from fedvlp.data.files.dicom import is_dicom, read_dicom
+from fedvlp.data.files.intensity import percentile_range, scale_to_bytes
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Intensity
 
 log = logging.getLogger(__name__)
 Indices = NDArray[np.int64]
@@ -36,6 +39,7 @@ warnings.filterwarnings("ignore", module=r"PIL\b")
 NEARLY_BLACK = "no value is above 15 of 255"
 EXTENSIONS = frozenset({
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+    ".dcm", ".dicom",
 })  # fmt: skip
 SYSTEM_NAMES = frozenset({
     "__macosx", "@eadir", "@recycle", "@recently-snapshot", "#recycle", "#snapshot", "$recycle.bin", "lost+found",
@@ -95,41 +99,48 @@ def _files_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) ->
                 yield (*parts, entry.name), entry.path
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image, intensity: Intensity = "full") -> Image.Image:
     """Convert an image to upright 8-bit RGB on white.
 
-    16-bit values lose their low byte. Float values in [0, 1] are scaled to [0, 255]; others are clipped to it.
+    With "full", 16-bit values lose their low byte, and float values in [0, 1] are scaled to [0, 255]; others are
+    clipped to it. With "percentile", the image's percentiles become black and white.
 
     Raises:
-        ValueError: If values are NaN or infinite.
+        ValueError: If values are NaN or infinite, or ``intensity`` is "window", which only DICOM files have.
     """
     # The pixels are readable even if the EXIF block is damaged.
     with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
         image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
+        return Image.fromarray(_to_bytes(np.asarray(image), intensity)).convert("RGB")
     if not image.has_transparency_data:
         return image.convert("RGB")
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _to_bytes(values: NDArray[Any], intensity: Intensity) -> NDArray[np.uint8]:
+    if intensity == "window":
+        raise ValueError("it has no window; choose percentile or full")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError("it contains NaN or infinity")
+    if intensity == "percentile":
+        return scale_to_bytes(values, *percentile_range(values))
     # Formats do not state the range of values, so it is taken from the largest and smallest value.
     if values.dtype.kind == "f":
-        if not np.isfinite(values).all():
-            raise ValueError("it contains NaN or infinity")
         scale = 255.0 if values.size and values.min() >= 0 and values.max() <= 1 else 1.0
         return np.asarray((values * scale).round().clip(0, 255), dtype=np.uint8)
     is_wide = values.dtype == np.uint16 or values.max(initial=0) > 255
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
-def read_rgb(file: str | os.PathLike[str] | BytesIO) -> Image.Image:
+def read_rgb(file: str | os.PathLike[str] | BytesIO, intensity: Intensity = "full") -> Image.Image:
     """Read one image file, or its bytes, as 8-bit RGB."""
+    if is_dicom(file):
+        return read_dicom(file, intensity)
     with Image.open(file) as image:
         image.load()
-        return to_rgb(image)
+        return to_rgb(image, intensity)
 
 
 def decode_all(
@@ -143,7 +154,7 @@ def decode_all(
     """
     decoded = map_in_threads(_decode, paths, description)
     if dark := [position for position, (reason, _) in enumerate(decoded) if reason == NEARLY_BLACK]:
-        line = "%d of %d images are nearly black, such as %s. Only the upper 8 of 16 bits are used: rescale them."
+        line = "%d of %d images are nearly black, such as %s. Try --model.clip.intensity percentile."
         log.warning(line, len(dark), len(paths), os.fspath(paths[dark[0]]))
     bad = {position: reason for position, (reason, _) in enumerate(decoded) if reason not in ("", NEARLY_BLACK)}
     return bad, [digest for _, digest in decoded]
@@ -230,30 +241,51 @@ class FolderImages:
         paths: The files.
         names: Name of each image; unique.
         labels: Class of each image.
+        intensity: The values that become black and white in greyscale images of more than 8 bits.
     """
 
     def __init__(
-        self, paths: Sequence[str | os.PathLike[str]], names: Sequence[str], labels: Sequence[int] | Indices
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        names: Sequence[str],
+        labels: Sequence[int] | Indices,
+        intensity: Intensity = "full",
     ) -> None:
         self.paths = [os.fspath(path) for path in paths]
         self.names = list(names)
         self.labels = np.asarray(labels, dtype=np.int64)
+        self.intensity = intensity
         _check_lengths(len(self.paths), self.names, self.labels)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
-        return read_rgb(self.paths[index])
+        return read_rgb(self.paths[index], self.intensity)
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Hash name, size and modification time of these files, without reading their content."""
-        return _digest(f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices)
+        lines = [f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices]
+        return _digest(lines if self.intensity == "full" else [*lines, self.intensity])
 
     def drop(self, positions: Sequence[int]) -> FolderImages:
         """Remove the images at some positions."""
         rows = sorted(set(range(len(self))) - set(positions))
-        return FolderImages([self.paths[row] for row in rows], [self.names[row] for row in rows], self.labels[rows])
+        paths, names = ([values[row] for row in rows] for values in (self.paths, self.names))
+        return FolderImages(paths, names, self.labels[rows], self.intensity)
+
+
+def with_intensity(images: Images, transform: Transform) -> Images:
+    """Read the files of images with the intensity that belongs to a transform."""
+    intensity = intensity_of(transform)
+    if not isinstance(images, FolderImages) or images.intensity == intensity:
+        return images
+    return FolderImages(images.paths, images.names, images.labels, intensity)
+
+
+def intensity_of(transform: Transform) -> Intensity:
+    """Return the intensity with which images are read for a transform; CLIP's transforms have it as an attribute."""
+    return getattr(transform, "intensity", "full")
 
 
 def identity(images: Images) -> str:
@@ -351,7 +383,7 @@ def image_batches(
     check_readable(paths, list(map(str, paths)))
     for start in range(0, len(paths), batch_size):
         batch = paths[start : start + batch_size]
-        yield batch, torch.stack([transform(read_rgb(path)) for path in batch])
+        yield batch, torch.stack([transform(read_rgb(path, intensity_of(transform))) for path in batch])
 
 
 def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str = "", most: int = 50) -> str:

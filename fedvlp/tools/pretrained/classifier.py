@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached
-from fedvlp.data.files.images import read_rgb, to_rgb
+from fedvlp.data.files.images import intensity_of, read_rgb, to_rgb
 from fedvlp.runs.checkpoint import save_prompts
 from fedvlp.runs.descriptions import check_predicts, describe_model
 from fedvlp.utils.errors import UserError
@@ -83,11 +83,11 @@ class Classifier(nn.Module):
         if isinstance(image, Tensor) and image.is_floating_point() and image.shape == expected:
             return image.float().cpu()
         if isinstance(image, (str, Path)):
-            return self.preprocess(read_rgb(image))
+            return self.preprocess(read_rgb(image, intensity_of(self.preprocess)))
         if isinstance(image, np.ndarray) and image.dtype == np.uint8:
             image = Image.fromarray(image)
         if isinstance(image, Image.Image):
-            return self.preprocess(to_rgb(image))
+            return self.preprocess(to_rgb(image, intensity_of(self.preprocess)))
         found = f" of {image.dtype} and shape {tuple(image.shape)}" if hasattr(image, "shape") else ""
         raise UserError(
             f"Expected a path, a PIL image, a uint8 array [height, width, 3], or a tensor {list(expected)} from "
