@@ -12,6 +12,7 @@ from fedvlp.data.icon_domains.module import IconDomains
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
 from fedvlp.data.splits import few_shot, stratified_split
+from fedvlp.data.table import ImageTable
 
 __all__ = [
     "ArrayImages",
@@ -25,6 +26,7 @@ __all__ = [
     "FewClasses",
     "FolderImages",
     "IconDomains",
+    "ImageTable",
     "Images",
     "Partitioner",
     "Pooled",

@@ -1,41 +1,18 @@
 """Data sets of images in folders, with or without domains; checks of the layout; labels from folder names."""
 
-import hashlib
-import json
 import logging
 import os
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvlp.catalog.description import normalise_name
 from fedvlp.core.predictions import Predictions
-from fedvlp.core.roles import ImageRole
-from fedvlp.data.files.images import (
-    EXTENSIONS,
-    ArrayImages,
-    FolderImages,
-    Images,
-    bad_images_message,
-    compose_name,
-    decode_all,
-    folders_in,
-    group_copies,
-    is_hidden,
-    is_image,
-    list_files,
-)
-from fedvlp.data.module import FederatedDataModule, fold_spelling
-from fedvlp.data.splits import SplitPart, split_table
+from fedvlp.data.files.images import EXTENSIONS, compose_name, folders_in, is_hidden, is_image, list_files
+from fedvlp.data.listed import ImageFile, ListedImages
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_cache_file, write_json
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
 PARTS = frozenset({"train", "val", "valid", "validation", "test"})
@@ -43,28 +20,7 @@ PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class ImageFile:
-    """One image of a folder tree; sorts by domain, class and name.
-
-    Attributes:
-        domain: Name of the folder below the root.
-        class_name: Name of the folder below the domain's folder.
-        name: ``domain/class/image``. All names are in composed Unicode (NFC).
-        path: Path in the file system.
-        role: Role in an official split, or None.
-        pixels: uint8 of shape [H, W, 3], RGB, unless the image is a file.
-    """
-
-    domain: str
-    class_name: str
-    name: str
-    path: str
-    role: ImageRole | None = field(default=None, compare=False)
-    pixels: NDArray[np.uint8] | None = field(default=None, compare=False)
-
-
-class DomainFolders(FederatedDataModule):
+class DomainFolders(ListedImages):
     """Images in folders: root/domain/class/image, the image at any depth below its class.
 
     Reads PNG, JPEG, JPEG 2000, WebP, AVIF, BMP, GIF, TIFF, PPM and PGM files, with extensions in any case. Ignores
@@ -77,51 +33,8 @@ class DomainFolders(FederatedDataModule):
 
     Args:
         root: Folder with a folder for each domain, each with a folder for each class.
-        on_bad_image: How to handle unreadable images: "error" lists them and stops, "skip" ignores them.
-        allow_missing_classes: Whether a domain may lack a class that another domain has.
-        merge_spellings: Whether class folders that differ only in capitals, spaces, _ and -, such as Face and face, are
-            one class with its most frequent name. Otherwise they are an error, unless class_names_map renames them.
-        **options: The arguments of FederatedDataModule.
+        **options: The arguments of ListedImages.
     """
-
-    def __init__(
-        self,
-        root: str,
-        on_bad_image: Literal["error", "skip"] = "error",
-        allow_missing_classes: bool = False,
-        merge_spellings: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.root = Path(root).expanduser()
-        self.name = f"{type(self).__name__} {self.root.resolve().name}"
-        self.on_bad_image = on_bad_image
-        self.allow_missing_classes = allow_missing_classes
-        self.merge_spellings = merge_spellings
-        self._digests: dict[str, str] = {}  # by the image's name, after reading the files
-
-    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """List the files of each domain and the names of the class folders, without opening any file."""
-        domains = self.scan()
-        several = spellings(domains, self.class_names_map)
-        if several and not self.merge_spellings:
-            listed = [f"{', '.join(map(repr, names))} are one class in {len(names)} spellings" for names in several]
-            raise UserError(
-                f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Merge them with "
-                "data.merge_spellings=true, rename the folders, or distinguish them in data.class_names_map."
-            )
-        name_of: dict[str, str] = {}
-        for names in several:
-            name_of |= dict.fromkeys(names, names[0])
-        if several:
-            for domain, files in domains.items():
-                domains[domain] = [
-                    replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
-                ]
-        classes = collect_classes(domains)
-        class_names = sorted(set().union(*classes.values()))
-        self._check_classes(classes)
-        return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
 
     def scan(self) -> dict[str, list[ImageFile]]:
         """List the images of each domain, sorted, with an empty list for a domain folder without images.
@@ -157,111 +70,6 @@ class DomainFolders(FederatedDataModule):
         _report_ignored(self.root, stray, other_types)
         return domains
 
-    def verified_domains(self) -> Mapping[str, Images]:
-        """Decode every file once, and skip unreadable files.
-
-        Raises:
-            UserError: If images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
-        """
-        domains, class_names = self._loaded
-        good: dict[str, Images] = {}
-        listed: list[tuple[str, str]] = []
-        for domain, images in domains.items():
-            good[domain] = images
-            if isinstance(images, FolderImages):
-                bad, digests = self._decoded(domain, images)
-                self._digests |= zip(images.names, digests, strict=True)
-                listed += [(images.names[row], reason) for row, reason in bad.items()]
-                good[domain] = images.drop(list(bad))
-        if not listed:
-            return domains
-        total = sum(len(images) for images in domains.values())
-        if self.on_bad_image == "error":
-            remedy = "Repair or remove them, or skip them with data.on_bad_image=skip."
-            raise UserError(bad_images_message(listed, total, remedy))
-        log.warning("%s", bad_images_message(listed, total, "They are skipped."))
-        classes: dict[str, set[str]] = {}
-        for domain, images in good.items():
-            classes[domain] = {class_names[label] for label in np.unique(images.labels)}
-        self._check_classes(classes)
-        if lost := set(class_names).difference(*classes.values()):
-            raise UserError(f"Expected a readable image of each class; found none of {', '.join(sorted(lost))}.")
-        return good
-
-    @cached_property
-    def split_parts(self) -> list[SplitPart]:
-        """The role of every image, after checking for copies of files."""
-        parts = super().split_parts
-        self._check_copies(parts)
-        return parts
-
-    def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = True) -> None:
-        """Report copies of files that distort accuracies; raise UserError for held-out domains if ``refuse``."""
-        label_of: dict[str, int] = {}
-        for images in self.images.values():
-            label_of |= zip(images.names, images.labels.tolist(), strict=True)
-        groups = group_copies(label_of, [self._digests.get(name, "") for name in label_of])
-        if not groups:
-            return
-        held_out = set(label_of)
-        trained: set[str] = set()
-        measured: set[str] = set()
-        for domain in self.source_domains:
-            held_out -= set(self.images[domain].names)
-        for entry in split_table(parts, self.images):
-            (trained if entry["role"] == "train" else measured).update(entry["images"])
-        leaks = _pairs(groups, held_out, label_of.keys() - held_out)
-        by_label = [sorted(group, key=label_of.__getitem__) for group in groups]
-        if leaks and refuse:
-            raise UserError(
-                f"Expected held-out domains to share no file with source domains; {len(leaks)} files are in both, such "
-                f"as {leaks[0]}. Remove one of each, or hold out all domains that share files."
-            )
-        kinds = {
-            "both held out and in a source domain": leaks,
-            "both training and validation or test images": _pairs(groups, trained, measured - held_out),
-            "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
-        }
-        findings = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
-        if findings:
-            log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(findings))
-
-    def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        empty = [domain for domain, names in classes.items() if not names]
-        if empty:
-            raise UserError(
-                f"Expected images in every domain; found none in {', '.join(map(repr, empty))} of {self.root}. "
-                "Add some, remove those folders, or check that data.root is the folder of the domains."
-            )
-        all_names = set().union(*classes.values())
-        missing = {domain: sorted(all_names - names) for domain, names in classes.items() if all_names - names}
-        if not missing or self.allow_missing_classes:
-            return
-        listed = "; ".join(f"{domain!r} has no {', '.join(map(repr, names))}" for domain, names in missing.items())
-        hint = "Add images, or allow it with data.allow_missing_classes=true."
-        # True if no two domains share a class.
-        if len(all_names) == sum(map(len, classes.values())):
-            hint = "The domains share no class at all, so data.root may point one level too high or too low."
-        raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
-
-    def _decoded(self, domain: str, images: FolderImages) -> tuple[dict[int, str], list[str]]:
-        """Decode the files of a domain as ``decode_all`` does, unless the cache has the result of unchanged files."""
-        if self.cache_dir is None:
-            return decode_all(images.paths, f"checking {domain}")
-        folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
-        # Reading a data set takes minutes, so the result is cached until a file changes.
-        try:
-            cached = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            bad, digests = decode_all(images.paths, f"checking {domain}")
-            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
-            return bad, digests
-        # Unreadable files are read again, since permissions or the network may have failed before.
-        rows = cached["unreadable"]
-        still_bad, _ = decode_all([images.paths[row] for row in rows], f"checking {domain}")
-        return {rows[position]: reason for position, reason in still_bad.items()}, cached["digests"]
-
 
 class ClassFolders(DomainFolders):
     """Images in class folders, without domains: root/class/image, the image at any depth below its class.
@@ -274,7 +82,7 @@ class ClassFolders(DomainFolders):
 
     Args:
         root: Folder with a folder for each class.
-        **options: The arguments of DomainFolders.
+        **options: The arguments of ListedImages.
     """
 
     def scan(self) -> dict[str, list[ImageFile]]:
@@ -337,45 +145,6 @@ def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
         first, _, rest = file.name.split("/", 2)[2].partition("/")
         inside[file.class_name].add(first if rest else "")
     return inside
-
-
-def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Collection[str]) -> list[str]:
-    """Format one pair of each group that has one member in ``first`` and another in ``second``."""
-    pairs: list[str] = []
-    for group in groups:
-        in_first = next((name for name in group if name in first), None)
-        in_second = next((name for name in group if name in second), None)
-        if in_first and in_second:
-            pairs.append(f"{in_first} = {in_second}")
-    return pairs
-
-
-def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
-    """List the names of each class with several spellings, the most frequent name first; skip names in ``others``.
-
-    Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class.
-    """
-    counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
-        groups[fold_spelling(name)].append(name)
-    return [names for names in groups.values() if len(names) > 1]
-
-
-def collect_classes(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
-    """Collect the class names of each domain's images."""
-    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
-
-
-def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
-    """Label the files of one domain by the positions of their classes."""
-    label_of = {name: label for label, name in enumerate(class_names)}
-    labels = [label_of[file.class_name] for file in files]
-    names = [file.name for file in files]
-    pixels = [file.pixels for file in files if file.pixels is not None]
-    if pixels:
-        return ArrayImages(np.stack(pixels), labels, names)
-    return FolderImages([file.path for file in files], names, labels)
 
 
 def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[ImageFile]:

@@ -32,7 +32,16 @@ from fedvlp.data.files.images import (
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
-from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
+from fedvlp.data.splits import (
+    Names,
+    OfficialSplit,
+    SplitPart,
+    SplitRule,
+    hash_lines,
+    image_hash,
+    split_hash,
+    split_table,
+)
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, check_range, did_you_mean_or_choose
 from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed
@@ -111,6 +120,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
+        self.chosen_partition = partition
         self.partition = ByDomain() if partition is None else partition
         self.augmentation = augmentation
         self.num_workers = num_workers
@@ -194,12 +204,22 @@ class FederatedDataModule(L.LightningDataModule):
         """The published split, if it exists and is used; otherwise ``split_seed`` draws one."""
         return None
 
+    @property
+    def groups(self) -> Mapping[str, Names]:
+        """The patient, camera or other source of each image, by domain; "" without one. Empty if no image has one."""
+        return {}
+
+    @property
+    def owners(self) -> Mapping[str, Names]:
+        """The name of each image's client, by domain; empty if the partition chooses it."""
+        return {}
+
     @cached_property
     def split_parts(self) -> list[SplitPart]:
         """The role of every image: training by client, then validation, test and held-out by domain."""
         plan = self.plan  # first, so that a wrong option is reported before files are read
         plan.check(self.held_out)
-        return plan.parts(self.images, len(self.all_class_names))
+        return plan.parts(self.images, len(self.all_class_names), self.groups, self.owners)
 
     @property
     def plan(self) -> SplitPlan:

@@ -66,6 +66,16 @@ class Pooled(Partitioner):
         return [np.arange(len(labels))]
 
 
+class GivenClients(Partitioner):
+    """Each image belongs to the client that the data set names, such as in the column ``client`` of a table."""
+
+    description = "the data set's clients"
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Raise UserError, since the data set names no clients."""
+        raise UserError("Expected images with the names of their clients; there are none. Choose data.partition.")
+
+
 class _Divided(Partitioner):
     """Base of partitions that divide all images together, or each domain separately among its own clients."""
 

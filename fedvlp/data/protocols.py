@@ -11,8 +11,8 @@ import numpy as np
 from fedvlp.core.roles import PROTOCOLS, ImageRole, MeasuredRole, ProtocolName
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.partition import ByDomain, Partitioner, Pooled, apportion
-from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, generator_for
+from fedvlp.data.partition import ByDomain, GivenClients, Partitioner, Pooled, apportion
+from fedvlp.data.splits import Names, OfficialSplit, SplitPart, SplitRule, check_groups, generator_for
 from fedvlp.utils.errors import UserError
 
 ClassSplit = Literal["data_set", "client"]
@@ -65,10 +65,22 @@ class SplitPlan:
     class_split: ClassSplit = "data_set"
     targets: Sequence[str] = ()
 
-    def parts(self, images: Mapping[str, Images], num_classes: int) -> list[SplitPart]:
+    def parts(
+        self,
+        images: Mapping[str, Images],
+        num_classes: int,
+        groups: Mapping[str, Names] | None = None,
+        owners: Mapping[str, Names] | None = None,
+    ) -> list[SplitPart]:
         """Assign a role to every image, and a client to every training image.
 
         Each domain is divided into roles first, so the measured images do not depend on the clients.
+
+        Args:
+            images: Images by domain.
+            num_classes: Number of classes.
+            groups: Group of each image by domain; a group is on one side of the split.
+            owners: Client of each image by domain, for GivenClients.
 
         Returns:
             Training parts in the order of the clients' ids, then validation and test parts of the source domains, the
@@ -78,14 +90,19 @@ class SplitPlan:
             UserError: If a client lacks training images, or test images or classes that the protocol needs.
         """
         num_base = count_base(self.protocol, num_classes)
-        roles = {domain: self._roles(domain, images[domain].labels, num_base) for domain in self.sources}
-        training = self._training_parts(images, {domain: by_role["train"] for domain, by_role in roles.items()})
+        role_of_group: dict[str, ImageRole] = {}
+        roles = {}
+        for domain in self.sources:
+            in_domain = groups[domain] if groups else None
+            roles[domain] = self._roles(domain, images[domain].labels, num_base, in_domain, role_of_group)
+        train_rows = {domain: by_role["train"] for domain, by_role in roles.items()}
+        training = self._training_parts(images, train_rows, groups, owners)
         parts = list(training)
         measured_roles: tuple[ImageRole, ...] = ("validation", "test")
         for role in measured_roles:
             for domain in self.sources:
-                owners = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
-                parts.append(SplitPart(role, {domain: roles[domain][role]}, owners))
+                clients = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
+                parts.append(SplitPart(role, {domain: roles[domain][role]}, clients))
         official_roles = self.official.roles if self.official else {}
         # All images of a held-out domain test, unless the official split lists its test images.
         for domain in self.held_out:
@@ -98,7 +115,10 @@ class SplitPlan:
             parts += _local_parts(parts, images, num_base)
         if self.protocol == "personal":
             parts = _add_client_tests(parts, images, self.rule.seed)
-        return [part for part in parts if len(part)]
+        parts = [part for part in parts if len(part)]
+        if groups:
+            check_groups(parts, groups)
+        return parts
 
     def check(self, held_out: Sequence[str]) -> None:
         """Raise UserError unless the options suit the protocol, before any image is read.
@@ -132,37 +152,60 @@ class SplitPlan:
         if self.class_split == "client" and self.protocol != "base_to_new":
             raise UserError(f"Only base_to_new supports data.class_split; the protocol is {self.protocol}. Remove it.")
 
-    def _roles(self, domain: str, labels: Indices, num_base: int) -> dict[ImageRole, Indices]:
+    def _roles(
+        self,
+        domain: str,
+        labels: Indices,
+        num_base: int,
+        groups: Names | None,
+        role_of_group: dict[str, ImageRole],
+    ) -> dict[ImageRole, Indices]:
         """Divide a source domain's images into roles; only images of base classes train or validate."""
-        if not len(labels):
+        official = self.official.roles.get(domain) if self.official else None
+        roles = self.rule.divide(labels, domain, official, groups, role_of_group)
+        if not len(roles["train"]):
             raise UserError(
                 f"The client {domain!r} has no training image. Add images to that domain, hold it out or remove it."
             )
-        roles = self.rule.divide(labels, domain, self.official.roles.get(domain) if self.official else None)
         # Split after dividing all classes, so the test images match a run on all classes.
         for role in ("train", "validation"):
             roles[role] = roles[role][labels[roles[role]] < num_base]
         return roles
 
-    def _training_parts(self, images: Mapping[str, Images], train_rows: Mapping[str, Indices]) -> list[SplitPart]:
+    def _training_parts(
+        self,
+        images: Mapping[str, Images],
+        train_rows: Mapping[str, Indices],
+        groups: Mapping[str, Names] | None,
+        owners: Mapping[str, Names] | None,
+    ) -> list[SplitPart]:
         # A partitioner sees the training images of all source domains as one list.
         labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
         positions = np.repeat(np.arange(len(train_rows)), [len(rows) for rows in train_rows.values()])
         rows = np.concatenate(list(train_rows.values()))
-        groups = self.partition(labels, positions, generator_for(self.rule.seed, "clients"))
-        domains_of_clients = [np.unique(positions[group]).tolist() for group in groups]
         is_pool = isinstance(self.partition, Pooled)
-        names = ["pool"] if is_pool else _client_names(domains_of_clients, self.sources)
+        if owners and isinstance(self.partition, GivenClients):
+            chosen = np.concatenate([owners[domain][rows] for domain, rows in train_rows.items()])
+            client_names = sorted(set(chosen))
+            rows_of_clients = [np.flatnonzero(chosen == name) for name in client_names]
+        else:
+            generator = generator_for(self.rule.seed, "clients")
+            if groups:
+                in_rows = np.concatenate([groups[domain][rows] for domain, rows in train_rows.items()])
+                rows_of_clients = _divide_groups(self.partition, labels, positions, in_rows, generator)
+            else:
+                rows_of_clients = self.partition(labels, positions, generator)
+            domains_of_clients = [np.unique(positions[chosen]).tolist() for chosen in rows_of_clients]
+            client_names = ["pool"] if is_pool else _client_names(domains_of_clients, self.sources)
         parts = []
-        for client_id, group in enumerate(groups):
-            name = names[client_id]
-            if not len(group):
+        for client_id, (name, chosen) in enumerate(zip(client_names, rows_of_clients, strict=True)):
+            if not len(chosen):
                 raise UserError(f"The client {name!r} has no training image. Use fewer clients or more images.")
-            domains = domains_of_clients[client_id]
+            domains = np.unique(positions[chosen]).tolist()
             # A client with several domains gets the domain index -1.
             domain = domains[0] if len(domains) == 1 else -1
-            client = Client(id=client_id, domain=domain, num_examples=len(group), name=name, is_pool=is_pool)
-            rows_by_domain = {self.sources[index]: rows[group[positions[group] == index]] for index in domains}
+            client = Client(id=client_id, domain=domain, num_examples=len(chosen), name=name, is_pool=is_pool)
+            rows_by_domain = {self.sources[index]: rows[chosen[positions[chosen] == index]] for index in domains}
             parts.append(SplitPart("train", rows_by_domain, (client,)))
         return parts
 
@@ -213,6 +256,26 @@ class SplitPlan:
             "test_fraction": 0.0 if official and official.has("test") else rule.test_fraction,
             "split_seed": rule.seed,
         }
+
+
+def _divide_groups(
+    partition: Partitioner, labels: Indices, domains: Indices, groups: Names, generator: np.random.Generator
+) -> list[Indices]:
+    """Divide images among clients so that each group of a domain has one client.
+
+    The partitioner sees a group as one image of its most frequent class.
+    """
+    units: dict[tuple[int, str], list[int]] = {}
+    for row, (domain, group) in enumerate(zip(domains.tolist(), groups, strict=True)):
+        units.setdefault((domain, group or f"\0{row}"), []).append(row)
+    rows_of_units = [np.asarray(rows, np.int64) for rows in units.values()]
+    unit_labels = np.asarray([np.bincount(labels[rows]).argmax() for rows in rows_of_units])
+    unit_domains = np.asarray([domain for domain, _ in units])
+    divided = []
+    for chosen in partition(unit_labels, unit_domains, generator):
+        rows = [rows_of_units[unit] for unit in chosen]
+        divided.append(np.sort(np.concatenate([np.empty(0, np.int64), *rows])))
+    return divided
 
 
 def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:

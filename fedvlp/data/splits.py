@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvlp.core.roles import ROLES, ImageRole
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.utils.errors import check_range
+from fedvlp.utils.errors import UserError, check_range
 from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed
+
+Names = NDArray[np.object_]
+"""A string for each image."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +54,28 @@ class SplitRule:
         check_range("split_seed", self.seed, Seed)
 
     def divide(
-        self, labels: Indices, domain: str, official: Mapping[ImageRole, Indices] | None = None
+        self,
+        labels: Indices,
+        domain: str,
+        official: Mapping[ImageRole, Indices] | None = None,
+        groups: Names | None = None,
+        role_of_group: dict[str, ImageRole] | None = None,
     ) -> dict[ImageRole, Indices]:
         """Divide a domain's images into roles; return ascending positions. With ``shots``, some images have no role.
 
         Roles without images in the official split are drawn from its training images.
+
+        Args:
+            labels: Class of each image.
+            domain: Name of the domain.
+            official: Positions by role in the official split.
+            groups: The group of each image, "" for none; a group is drawn as a whole.
+            role_of_group: Roles of groups in other domains, to which this domain's groups are added.
         """
         roles: dict[ImageRole, Indices] = {"train": np.arange(len(labels)), "test": np.empty(0, np.int64)}
         roles |= official or {}
         train = roles["train"]
+        role_of_group = {} if role_of_group is None else role_of_group
         # Each draw has its own generator, so that an unlucky seed for one draw does not affect the others.
         draws: list[tuple[ImageRole, float, str]] = [
             ("test", self.test_fraction, f"test/{domain}"),
@@ -65,9 +83,19 @@ class SplitRule:
         ]
         for role, fraction, name in draws:
             if fraction > 0 and role not in (official or {}):
-                remaining, drawn = stratified_split(labels[train], fraction, generator_for(self.seed, name))
+                generator = generator_for(self.seed, name)
+                single = np.arange(len(train)) if groups is None else np.flatnonzero(groups[train] == "")
+                drawn = single[stratified_split(labels[train[single]], fraction, generator)[1]]
+                if groups is not None:
+                    rest = np.setdiff1d(np.arange(len(train)), single)
+                    mask = draw_groups(
+                        labels[train[rest]], groups[train[rest]], fraction, role, self.seed, role_of_group
+                    )
+                    drawn = np.sort(np.concatenate([drawn, rest[mask]]))
                 roles[role] = train[drawn]
-                train = train[remaining]
+                train = np.delete(train, drawn)
+        if groups is not None:
+            role_of_group |= dict.fromkeys(groups[train], "train")
         if self.shots is not None:
             # Drawn last, so that validation and test images are the same for any number of shots.
             train = train[few_shot(labels[train], self.shots, generator_for(self.seed, f"shots/{domain}"))]
@@ -107,6 +135,68 @@ def stratified_split(
     validation = np.sort(np.concatenate(chosen))
     train = np.setdiff1d(np.arange(len(values)), validation)
     return train.astype(np.int64), validation.astype(np.int64)
+
+
+def draw_groups(
+    labels: Indices, groups: Names, fraction: float, role: ImageRole, seed: int, role_of_group: dict[str, ImageRole]
+) -> NDArray[np.bool_]:
+    """Draw groups for a role until about a share of each class is drawn; return a mask of their images.
+
+    Groups come in an order that depends only on their names and the seed. One is drawn if the shares of its classes
+    improve, and if another group of each class is left. A class of two groups or more gives at least one.
+
+    Args:
+        labels: Class of each image.
+        groups: Group of each image.
+        fraction: Share of images, in (0, 1).
+        role: The role of drawn groups.
+        seed: Seed of the order.
+        role_of_group: Roles of groups in other domains, which they keep; drawn groups are added.
+    """
+    names, number = np.unique(groups, return_inverse=True)
+    counts = np.zeros((len(names), labels.max(initial=0) + 1))
+    np.add.at(counts, (number, labels), 1)
+    given = [role_of_group.get(name) for name in names]
+    is_drawn = np.asarray([each == role for each in given], bool)
+    free = [index for index in range(len(names)) if given[index] is None]
+    free.sort(key=lambda index: hashlib.sha256(f"{seed}/{role}/{names[index]}".encode()).digest())
+    # Images of each class that are still missing, and groups of each class that are left.
+    missing = fraction * counts.sum(0) - counts[is_drawn].sum(0)
+    left = (counts[~is_drawn] > 0).sum(0)
+
+    def draw(index: int) -> None:
+        is_drawn[index] = True
+        missing[:] -= counts[index]
+        left[:] -= counts[index] > 0
+
+    for index in free:
+        inside = counts[index] > 0
+        gain = np.abs(missing) - np.abs(missing - counts[index])
+        if gain[inside].sum() > 0 and (left[inside] > 1).all():
+            draw(index)
+    for label in np.flatnonzero(counts[is_drawn].sum(0) == 0):
+        others = [i for i in free if counts[i, label] and not is_drawn[i] and (left[counts[i] > 0] > 1).all()]
+        if others:
+            draw(min(others, key=lambda index: counts[index].sum()))
+    role_of_group |= dict.fromkeys(names[is_drawn], role)
+    return is_drawn[number]
+
+
+def check_groups(parts: Sequence[SplitPart], groups: Mapping[str, Names]) -> None:
+    """Raise UserError if images of one group are on two sides of a split: training, validation, or test."""
+    sides: dict[str, set[str]] = defaultdict(set)
+    for part in parts:
+        side = part.role if part.role in ("train", "validation") else "test or held-out"
+        for domain, rows in part.rows_by_domain.items():
+            for name in set(groups[domain][rows]) - {""}:
+                sides[name].add(side)
+    leaks = sorted(name for name, found in sides.items() if len(found) > 1)
+    if leaks:
+        found = " and ".join(sorted(sides[leaks[0]]))
+        raise UserError(
+            f"Expected each group on one side of the split; {len(leaks)} of {len(sides)} are on two, such as "
+            f"{leaks[0]!r} ({found} images). Correct the split, or hold out all domains of these groups together."
+        )
 
 
 def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.Generator) -> Indices:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -11,12 +12,14 @@ import numpy as np
 
 from fedvlp.core.protocols import EvaluationSplit, Loader
 from fedvlp.core.state import Client
-from fedvlp.data.domain_folders import DomainFolders, ImageFile, labelled_images, scan_domain
+from fedvlp.data.domain_folders import scan_domain
 from fedvlp.data.files.images import Images
+from fedvlp.data.listed import ImageFile, ListedImages, labelled_images
 from fedvlp.data.loaders import ImageLoader
 from fedvlp.data.module import FederatedDataModule, check_class_names, map_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
+from fedvlp.data.table import ImageTable
 from fedvlp.sites.wire import SiteFacts
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveFloat
@@ -157,28 +160,36 @@ class SitesData(FederatedDataModule):
         return self.facts[site].counts.get(role, 0) if site in self.facts else 0
 
 
-class SiteFolder(DomainFolders):
+class SiteImages(ListedImages):
     """The images of one site, split exactly like the same domain in a simulation.
 
     Args:
-        root: Folder with a folder for each class.
+        root: Folder with a folder for each class, or the folder of the table's paths.
         domain: The name of the site and of its domain.
-        classes: Names of the class folders of all sites, in the order of the labels.
+        classes: Names of the classes of all sites, in the order of the labels.
         ids: The client's id and the index of its domain at the server.
-        **options: The arguments of DomainFolders.
+        table: Table of the images; None for class folders.
+        **options: The arguments of ListedImages.
     """
 
     def __init__(
-        self, root: str, domain: str, classes: Sequence[str], ids: tuple[int, int] = (0, 0), **options: Any
+        self,
+        root: str | None,
+        domain: str,
+        classes: Sequence[str],
+        ids: tuple[int, int] = (0, 0),
+        table: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(root=root, **options)
+        super().__init__(root=str(Path(table or "").parent) if root is None else root, **options)
         self.domain = domain
         self.classes = list(classes)
         self.ids = ids
+        self.table = table
 
     @cached_property
     def classes_with_images(self) -> list[str]:
-        """The class folders with images, sorted, including classes that the server does not list."""
+        """The classes with images, sorted, including classes that the server does not list."""
         return sorted({file.class_name for file in self._image_files})
 
     # The base class assigns a single domain to client 0; the next two overrides translate to and from the server's ids.
@@ -198,11 +209,17 @@ class SiteFolder(DomainFolders):
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Find the images of the server's classes; the server refuses sites with additional classes."""
         files = [file for file in self._image_files if file.class_name in self.classes]
+        self.files = {self.domain: files}
         return {self.domain: labelled_images(files, self.classes)}, self.classes
 
     @cached_property
     def _image_files(self) -> list[ImageFile]:
-        return scan_domain(self.root, self.domain)
+        if self.table is None:
+            return scan_domain(self.root, self.domain)
+        cache = None if self.cache_dir is None else str(self.cache_dir)
+        domains = ImageTable(self.table, str(self.root), cache_dir=cache).scan()
+        # The site is one domain, whatever the domains of its table.
+        return sorted(replace(file, domain=self.domain) for file in chain.from_iterable(domains.values()))
 
 
 def options_for_sites(data: SitesData) -> dict[str, Any]:

@@ -26,6 +26,9 @@ class SiteConfig(Schema):
     Attributes:
         name: Name of the site and its domain in the server's list.
         root: Folder with a folder of images for each class; relative to the site's home unless absolute.
+        table: Table of the images, instead of class folders; ``root`` is then the folder of its paths, by default its
+            own folder.
+        group: Regular expression that finds the patient or camera in an image's name; see ``ListedImages``.
         cache_dir: Folder for features and decoded images; None stores nothing on disk.
         accelerator: Lightning's name of the hardware.
         num_threads: CPU threads of PyTorch; None uses PyTorch's default.
@@ -40,7 +43,9 @@ class SiteConfig(Schema):
     """
 
     name: Annotated[str, AfterValidator(_check_name)]
-    root: str
+    root: str | None = None
+    table: str | None = None
+    group: str | None = None
     cache_dir: str | None = "cache"
     accelerator: str = "auto"
     num_threads: PositiveInt | None = None
@@ -65,8 +70,10 @@ def read_site_config(home: Path) -> SiteConfig:
         config = SiteConfig.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path} can't be used: {_describe(error)}") from error
+    if config.root is None and config.table is None:
+        raise UserError(f"{path} can't be used: it names no images. Add root, a folder of class folders, or table.")
     folder = home.resolve()
-    values = {name: getattr(config, name) for name in ("root", "cache_dir", "secure_sum")}
+    values = {name: getattr(config, name) for name in ("root", "table", "cache_dir", "secure_sum")}
     paths = {name: str(folder / Path(value).expanduser()) for name, value in values.items() if value is not None}
     signers = [str(folder / Path(key).expanduser()) for key in config.policy.signers]
     policy = config.policy.model_copy(update={"signers": signers})

@@ -20,7 +20,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, RunState, ServerState, State, select, update_norm
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
+from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteImages
 from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.policy import Proposal, Uploads, decide, find_noiseless, leaving_problem, request_deviation
 from fedvlp.sites.site_config import SiteConfig, read_site_config
@@ -162,14 +162,15 @@ class Site:
         self.worker = SiteWorker(self.config, data, request, self.home / "runs" / run)
         return Message("prepared", _digests(data))
 
-    def _data(self, options: Mapping[str, Any], ids: tuple[int, int] = (0, 0)) -> SiteFolder:
+    def _data(self, options: Mapping[str, Any], ids: tuple[int, int] = (0, 0)) -> SiteImages:
         # Any other option, such as the folder of images, would let the server read other files.
         if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
             names = ", ".join(unknown)[:200]
             raise SiteProblem(f"does not support the data options {names}; its version of fedvlp may differ")
-        site_options = self.config.model_dump(include={"root", "on_bad_image", "num_workers", "cache_dir"})
+        own = {"root", "table", "group", "on_bad_image", "num_workers", "cache_dir"}
+        site_options = self.config.model_dump(include=own)
         try:
-            data = SiteFolder(domain=self.config.name, ids=ids, **site_options, **options)
+            data = SiteImages(domain=self.config.name, ids=ids, **site_options, **options)
             # The server compares the lists of classes later; without any listed class the images can't be split.
             if not set(data.classes) & set(data.classes_with_images):
                 folders = ", ".join(map(repr, data.classes_with_images[:5]))
@@ -197,7 +198,7 @@ class SiteWorker:
         SiteProblem: If the site can't instantiate the method, or it differs from the server's.
     """
 
-    def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
+    def __init__(self, config: SiteConfig, data: SiteImages, request: Message, folder: Path) -> None:
         options = _read_options(request.values)
         self.run = request.values["run"]
         self.description = read_description(request)
@@ -422,5 +423,5 @@ def _read_options(description: Mapping[str, Any]) -> RunOptions:
     return options
 
 
-def _digests(data: SiteFolder) -> dict[str, str]:
+def _digests(data: SiteImages) -> dict[str, str]:
     return {"images": data.describe()["images"], "split": data.split_hash}

@@ -1,4 +1,4 @@
-"""The command ``fedvlp data``: lists published data sets, downloads them, and compares local images with them."""
+"""The command ``fedvlp data``: lists and downloads published data sets, checks local images, and writes their table."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 
 def run_data(arguments: Sequence[str]) -> int:
-    """Run ``list``, ``download`` or ``check``; return 0, or 1 if the images differ from the published data set."""
+    """Run a subcommand; return 0, or 1 if ``check`` finds problems."""
     options = _parser().parse_args(arguments)
     if options.command == "list":
         _print(_format_data_sets())
         return 0
     if options.command == "check":
-        return _check(options.name, Path(options.root).expanduser())
+        return _check(options.name, options.root)
+    if options.command == "table":
+        _write_table(options.name, options.root, options.output.expanduser())
+        return 0
     try:
         _download(options.name, options.root)
     except KeyboardInterrupt:
@@ -64,8 +67,20 @@ def _parser() -> argparse.ArgumentParser:
         help="compare local images with the published counts, read all images, and find duplicates",
         allow_abbrev=False,
     )
-    check.add_argument("name", help="data set of `fedvlp data list`; folders or class_folders for your own images")
-    check.add_argument("--root", required=True, help="folder of the images")
+    table = commands.add_parser(
+        "table",
+        help="write a table with a row per image: path, label, domain, and the official split",
+        description="Write a table of the images as CSV, to inspect it, change it or publish the split. Train on it "
+        "with --config data/table --data.table FILE --data.root FOLDER.",
+        allow_abbrev=False,
+    )
+    for command in (check, table):
+        command.add_argument(
+            "name",
+            help="data set of `fedvlp data list`; folders, class_folders or a table's file for your own images",
+        )
+        command.add_argument("--root", type=Path, help="folder of the images; by default the folder of a table")
+    table.add_argument("--output", type=Path, required=True, help="the file to write, such as images.csv")
     return parser
 
 
@@ -113,20 +128,41 @@ def _download(name: str, root: Path | None) -> None:
     _print(f"Train on it: fedvlp fit --config methods/trip --config {description.config}{option}")
 
 
-def _check(name: str, root: Path) -> int:
-    from fedvlp.data.benchmarks.comparison import compare
+def _read(name: str, root: Path | None) -> tuple[Manifest, Description | None]:
+    """List the images of a published data set, folders or a table; the description is None for the user's own."""
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
+    from fedvlp.data.table import ImageTable
 
+    if Path(name).suffix or "/" in name.removeprefix("data/"):
+        module = ImageTable(name, None if root is None else str(root))
+        return Manifest(module.root, module.scan()), None
     description = _find_description(name)
+    if root is None:
+        raise UserError(f"Expected the folder of the images of {name}. Add --root FOLDER.")
+    root = root.expanduser()
     if description is None:
-        module = ClassFolders if normalise_name(name).endswith("classfolders") else DomainFolders
-        manifest = Manifest(root, module(str(root)).scan())
-    else:
-        try:
-            manifest = read_manifest(root, description)
-        except UserError as error:
-            raise UserError(f"{error}\n{description.name} is available from {description.source}.") from error
+        kind = ClassFolders if normalise_name(name).endswith("classfolders") else DomainFolders
+        return Manifest(root, kind(str(root)).scan()), None
+    try:
+        return read_manifest(root, description), description
+    except UserError as error:
+        raise UserError(f"{error}\n{description.name} is available from {description.source}.") from error
+
+
+def _write_table(name: str, root: Path | None, file: Path) -> None:
+    from fedvlp.data.table import write_table
+
+    manifest, _ = _read(name, root)
+    count = write_table(file, manifest.files, manifest.folder)
+    _print(f"{count:,} images -> {file}")
+    _print(f"Train on it: fedvlp fit --config data/table --data.table {file} --data.root {manifest.folder}")
+
+
+def _check(name: str, root: Path | None) -> int:
+    from fedvlp.data.benchmarks.comparison import compare
+
+    manifest, description = _read(name, root)
     findings = compare(manifest, description)
     title = f"{description.name if description else 'images'} in {manifest.folder}"
     lines = [title, "", *_counts(manifest, description), ""]
@@ -162,7 +198,7 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 
 def _class_names(manifest: Manifest, description: Description) -> str:
     from fedvlp.data.benchmarks.layouts import shorten
-    from fedvlp.data.domain_folders import collect_classes
+    from fedvlp.data.listed import collect_classes
 
     present = set().union(*collect_classes(manifest.files).values())
     renamed = []

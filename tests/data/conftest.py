@@ -78,16 +78,16 @@ def data(arrays, transform) -> FederatedDataModule:
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the files that are decoded for verification."""
-    from fedvlp.data import domain_folders
+    from fedvlp.data import listed
 
     counts = []
-    original = domain_folders.decode_all
+    original = listed.decode_all
 
     def counted(paths, *rest):
         counts.append(len(paths))
         return original(paths, *rest)
 
-    monkeypatch.setattr(domain_folders, "decode_all", counted)
+    monkeypatch.setattr(listed, "decode_all", counted)
     return counts
 
 

@@ -68,6 +68,11 @@ class Desk:
                 folder.mkdir(parents=True)
                 for index in range(5):
                     draw(domain, label, index).save(folder / f"{index}.png")
+        rows = ["path,label,domain"]
+        for path in sorted((self.folder / "my_images").glob("*/*/*.png")):
+            domain_name, class_name, name = path.parts[-3:]
+            rows.append(f"{domain_name}/{class_name}/{name},{class_name},{domain_name}")
+        (self.folder / "images.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
         for page in PAGES:
             if page not in EXAMPLE_PAGES:
                 for name, code in page.files().items():

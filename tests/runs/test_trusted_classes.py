@@ -21,7 +21,7 @@ from tests.helpers.runs import short_fit
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
 NOT_CHOSEN = {
-    *("_Divided", "OuterAggregator", "ServerOptimizer", "ModelAttack"),
+    *("_Divided", "GivenClients", "OuterAggregator", "ServerOptimizer", "ModelAttack"),
     *("Backdoor", "ClipGradients", "NoisyUpload", "HostileUpload"),
 }
 """Classes that are extended by others, or made by the library from options."""

@@ -6,7 +6,7 @@ import torch
 
 from fedvlp.core.state import Client
 from fedvlp.data import DomainFolders, Shards
-from fedvlp.sites.data import SiteFolder, SitesData, SplitAtSite, options_for_sites
+from fedvlp.sites.data import SiteImages, SitesData, SplitAtSite, options_for_sites
 from fedvlp.sites.wire import SiteFacts
 from fedvlp.utils.errors import UserError
 from tests.helpers.data import batches, same
@@ -96,7 +96,7 @@ def simulated_data(root, **options):
 
 
 def site(root, name, ids=(0, 0), **options):
-    data = SiteFolder(root=str(root / name), domain=name, classes=CLASSES, ids=ids, **{**OPTIONS, **options})
+    data = SiteImages(root=str(root / name), domain=name, classes=CLASSES, ids=ids, **{**OPTIONS, **options})
     data.bind(transform=to_tensor, train_transform=to_tensor)
     return data
 
@@ -126,7 +126,7 @@ def test_labels_follow_the_servers_class_list(tmp_path):
     for label, name in enumerate(["star", "extra"]):
         (tmp_path / name / "deep" / "er").mkdir(parents=True)
         draw(0, label, 0).save(tmp_path / name / "deep" / "er" / "0.png")
-    site_data = SiteFolder(root=str(tmp_path), domain="any", classes=CLASSES, **OPTIONS)
+    site_data = SiteImages(root=str(tmp_path), domain="any", classes=CLASSES, **OPTIONS)
     assert site_data.classes_with_images == ["extra", "star"]
     assert site_data.images["any"].labels.tolist() == [CLASSES.index("star")]
     assert site_data.images["any"].names == ["any/star/deep/er/0.png"]

@@ -21,7 +21,7 @@ def test_paths_are_relative_to_the_home(tmp_path):
     ("text", "message"),
     [
         ("[name]", "Expected options"),
-        ("name: a", "it lacks the option root. Add it."),
+        ("name: a", "it names no images. Add root"),
         ("root: a\nname: 7", "name: Input should be a valid string, found 7. Correct it."),
         ("name: a\nroot: b\nidle_minute: 3", "there is no option idle_minute. Did you mean 'idle_minutes'?"),
         ("name: a\nroot: b\npolicy: {max_round: 3}", "there is no option policy.max_round. Did you mean 'max_rounds'?"),

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.layouts import KNOWN_BAD, shorten
 from fedvlp.data.benchmarks.manifest import Manifest
-from fedvlp.data.domain_folders import ImageFile, collect_classes, spellings
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
+from fedvlp.data.listed import ImageFile, collect_classes, spellings
 from fedvlp.data.module import describe_ids
 
 

@@ -18,8 +18,8 @@ from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, Tor
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.layouts import find_class, find_domain, find_layout
 from fedvlp.data.benchmarks.manifest import read_manifest
-from fedvlp.data.domain_folders import ImageFile
-from fedvlp.data.files.images import EXTENSIONS
+from fedvlp.data.files.arrow import image_extension, label_names, read_batches, read_schema
+from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json, write_text
 
@@ -27,16 +27,6 @@ SOURCE_FILE = "source.json"
 """File that records the source of downloaded images, next to the domains' folders."""
 DISK_BLOCK = 4096
 """Bytes that a file may occupy on disk in addition to its content."""
-STARTS = {
-    b"\xff\xd8\xff": ".jpg",
-    b"\x89PNG": ".png",
-    b"GIF8": ".gif",
-    b"RIFF": ".webp",
-    b"BM": ".bmp",
-    b"II*\0": ".tif",
-    b"MM\0*": ".tif",
-}
-"""File extensions by the first bytes of image files."""
 Echo = Callable[[str], None]
 
 
@@ -214,22 +204,17 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
     Raises:
         UserError: If the file has other columns, or a row is not an image of the data set.
     """
-    from pyarrow.parquet import ParquetFile
-
     columns = ["image", source.domain_column, "label"]
-    with (
-        # Reading ahead would load the whole file into memory.
-        ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file,
-        tqdm(desc=f"writing {path.name}", total=file.metadata.num_rows, unit="image", leave=False, disable=None) as bar,
-    ):
-        if not set(columns) <= set(file.schema_arrow.names):
-            raise UserError(
-                f"Expected the columns {', '.join(columns)} in {path.name}; it has "
-                f"{', '.join(file.schema_arrow.names)}. The copy was changed, so get the data set from its publisher."
-            )
-        names = _read_label_names(file.schema_arrow.metadata or {})
-        number = 0
-        for batch in file.iter_batches(batch_size=64, columns=columns):
+    schema = read_schema(path)
+    if not set(columns) <= set(schema.names):
+        raise UserError(
+            f"Expected the columns {', '.join(columns)} in {path.name}; it has {', '.join(schema.names)}. The copy was "
+            "changed, so get the data set from its publisher."
+        )
+    names = {column: dict(enumerate(in_column)) for column, in_column in label_names(schema).items()}
+    number = 0
+    with tqdm(desc=f"writing {path.name}", unit="image", leave=False, disable=None) as bar:
+        for batch in read_batches(path, columns):
             images, domains, labels = (batch.column(column).to_pylist() for column in columns)
             for image, domain, label in zip(images, domains, labels, strict=True):
                 domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
@@ -238,8 +223,13 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
                 class_folder = f"{domain_folder}/{find_class(class_name, description, path.name)}"
                 content = image["bytes"] or b""
                 stored_name = PurePosixPath(image["path"] or "").name
+                extension = image_extension(content, stored_name)
+                if not extension:
+                    raise UserError(
+                        f"Row {number} of {path.name} has no known image type. Get the data set from its publisher."
+                    )
                 # Names consist of the hub's file name and the row, so they are ordered and equal on every machine.
-                name = f"{path.stem}_{number:06d}{_extension(content, stored_name, path, number)}"
+                name = f"{path.stem}_{number:06d}{extension}"
                 # Readers recognise a known bad image by its name.
                 if f"{class_folder}/{stored_name}" in description.known_bad:
                     name = stored_name
@@ -248,24 +238,6 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
                 target.write_bytes(content)
                 number += 1
                 bar.update()
-
-
-def _read_label_names(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:
-    try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {column: dict(enumerate(feature["names"])) for column, feature in features.items() if "names" in feature}
-    except (KeyError, TypeError, ValueError):
-        return {}
-
-
-def _extension(content: bytes, stored_name: str, path: Path, number: int) -> str:
-    for start, extension in STARTS.items():
-        if content.startswith(start):
-            return extension
-    stored = Path(stored_name).suffix.lower()
-    if content and stored in EXTENSIONS:
-        return stored
-    raise UserError(f"Row {number} of {path.name} has no known image type. Get the data set from its publisher.")
 
 
 def _write_lists(folder: Path, files: Mapping[str, Sequence[ImageFile]], description: Description) -> None:

@@ -22,8 +22,8 @@ from fedvlp.catalog.description import (
     TorchvisionPixels,
 )
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import compose_name, folders_in, list_images
+from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 
 DEPTH = 3

@@ -10,8 +10,8 @@ from pathlib import Path
 from fedvlp.catalog.description import Description, DomainTree, Layout
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.layouts import DEPTH, domains_in, find_layout, read_layout, read_tree, shorten, walk_folders
-from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import folders_in
+from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 
 

@@ -6,15 +6,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.download import download, find_source, read_source
 from fedvlp.data.benchmarks.layouts import find_layout, shorten
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.domain_folders import DomainFolders, collect_classes, labelled_images
 from fedvlp.data.files.images import Images, Indices
+from fedvlp.data.listed import ListedImages, collect_classes, labelled_images
 from fedvlp.data.module import map_names
 from fedvlp.data.splits import OfficialSplit, SplitPart
 from fedvlp.utils.errors import UserError
@@ -22,7 +20,7 @@ from fedvlp.utils.errors import UserError
 log = logging.getLogger(__name__)
 
 
-class Benchmark(DomainFolders):
+class Benchmark(ListedImages):
     """A published data set in any supported layout.
 
     Args:
@@ -34,7 +32,7 @@ class Benchmark(DomainFolders):
         class_names: Use "clip" for names that are more frequent in CLIP's training data, such as television for TV. Use
             "plain" for folder names with spaces for _.
         download: Whether to download the data set to the root if it is missing, as ``fedvlp data download`` does.
-        **options: The arguments of DomainFolders.
+        **options: The arguments of ListedImages.
     """
 
     description: ClassVar[Description]
@@ -99,6 +97,7 @@ class Benchmark(DomainFolders):
                 f"no domain has {shorten(missing)}. Add them, or allow it with data.allow_missing_classes=true."
             )
         self._check_classes(classes)
+        self.files = files
         return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
@@ -144,11 +143,7 @@ class Benchmark(DomainFolders):
             log.warning("%s in %s has no test images. Set data.test_fraction, or add a split.", self.name, folder)
 
     def _positions(self, domain: str) -> dict[ImageRole, Indices]:
-        # Images are matched by name, since unreadable images may have been skipped.
-        roles_by_name = {file.name: file.role for file in self._manifest.files[domain]}
-        roles_of_images = np.array([roles_by_name[name] or "" for name in self.images[domain].names])
-        roles: tuple[ImageRole, ...] = ("train", "validation", "test")
-        positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
+        positions = super()._positions(domain)
         # Published results of a held-out domain also use its test list.
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]

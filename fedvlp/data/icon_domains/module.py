@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedvlp.data.domain_folders import ImageFile, labelled_images
 from fedvlp.data.files.images import Images
+from fedvlp.data.listed import ImageFile, labelled_images
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveInt

@@ -29,6 +29,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from packaging.requirements import Requirement
 
+from fedvlp.sites.data import SiteImages
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.sites.wire import installed_versions
 from fedvlp.utils.errors import UserError, escape_control_chars
@@ -98,7 +99,10 @@ def check_versions() -> str:
 def check_home(folder: Path) -> str:
     """Describe the site by name and classes, if its images are readable and its folder is writable."""
     config = read_site_config(folder)
-    classes = sorted(path.name for path in Path(config.root).iterdir() if path.is_dir())
+    if config.table is None:
+        classes = sorted(path.name for path in Path(str(config.root)).iterdir() if path.is_dir())
+    else:
+        classes = SiteImages(config.root, config.name, (), table=config.table).classes_with_images
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"this user can't write the ledger into {folder}: change the folder's owner")
     return f"site {config.name!r} with classes {', '.join(classes)}"

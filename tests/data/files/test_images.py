@@ -98,7 +98,9 @@ def test_nearly_black_images_are_readable_with_one_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert decode_all(paths)[0] == {}
     (message,) = caplog.messages
-    assert message.startswith(f"2 of 3 images are nearly black, such as {paths[1]}. Only the upper 8 of 16 bits")
+    assert message.startswith(
+        f"2 of 3 images are nearly black, such as {paths[1]}. Try --model.clip.intensity percentile."
+    )
 
 
 def test_bad_images_beyond_the_cap_are_counted():

@@ -1,0 +1,321 @@
+"""Data sets of image files: spellings of classes, unreadable files, copies; given roles, clients and groups."""
+
+import hashlib
+import json
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvlp.core.roles import ImageRole
+from fedvlp.data.files.images import (
+    ArrayImages,
+    FolderImages,
+    Images,
+    Indices,
+    bad_images_message,
+    decode_all,
+    group_copies,
+)
+from fedvlp.data.module import FederatedDataModule, fold_spelling
+from fedvlp.data.splits import Names, OfficialSplit, SplitPart, split_table
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_cache_file, write_json
+
+log = logging.getLogger(__name__)
+GIVEN_ROLES: tuple[ImageRole, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ImageFile:
+    """One image of a folder tree; sorts by domain, class and name.
+
+    Attributes:
+        domain: Name of the folder below the root.
+        class_name: Name of the folder below the domain's folder.
+        name: ``domain/class/image``. All names are in composed Unicode (NFC).
+        path: Path in the file system.
+        role: Role in an official split, or None.
+        client: Name of the client that trains on it; "" if the partition chooses one.
+        group: The patient, camera or other source that it shares with other images; "" if it has none.
+        pixels: uint8 of shape [H, W, 3], RGB, unless the image is a file.
+    """
+
+    domain: str
+    class_name: str
+    name: str
+    path: str
+    role: ImageRole | None = field(default=None, compare=False)
+    client: str = field(default="", compare=False)
+    group: str = field(default="", compare=False)
+    pixels: NDArray[np.uint8] | None = field(default=None, compare=False)
+
+
+class ListedImages(FederatedDataModule):
+    """Images of files that a subclass lists in ``scan``.
+
+    Args:
+        root: Folder of the files.
+        on_bad_image: How to handle unreadable images: "error" lists them and stops, "skip" ignores them.
+        allow_missing_classes: Whether a domain may lack a class that another domain has.
+        merge_spellings: Whether class folders that differ only in capitals, spaces, _ and -, such as Face and face, are
+            one class with its most frequent name. Otherwise they are an error, unless class_names_map renames them.
+        group: Regular expression that finds the patient, camera or other source in an image's name, such as
+            "patient_[0-9]+". Images of one group are always on the same side of a split.
+        **options: The arguments of FederatedDataModule.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        on_bad_image: Literal["error", "skip"] = "error",
+        allow_missing_classes: bool = False,
+        merge_spellings: bool = False,
+        group: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.root = Path(root).expanduser()
+        self.name = f"{type(self).__name__} {self.root.resolve().name}"
+        self.on_bad_image = on_bad_image
+        self.allow_missing_classes = allow_missing_classes
+        self.merge_spellings = merge_spellings
+        try:
+            self.group_pattern = None if group is None else re.compile(group)
+        except re.error as error:
+            raise UserError(f"Expected a regular expression in data.group; got {group!r} ({error}).") from error
+        self.files: Mapping[str, Sequence[ImageFile]] = {}  # by domain, after listing them
+        self._digests: dict[str, str] = {}  # by the image's name, after reading the files
+
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """List the files of each domain and the names of the class folders, without opening any file."""
+        domains = self.scan()
+        several = spellings(domains, self.class_names_map)
+        if several and not self.merge_spellings:
+            listed = [f"{', '.join(map(repr, names))} are one class in {len(names)} spellings" for names in several]
+            raise UserError(
+                f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Merge them with "
+                "data.merge_spellings=true, rename the folders, or distinguish them in data.class_names_map."
+            )
+        name_of: dict[str, str] = {}
+        for names in several:
+            name_of |= dict.fromkeys(names, names[0])
+        if several:
+            for domain, files in domains.items():
+                domains[domain] = [
+                    replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
+                ]
+        classes = collect_classes(domains)
+        class_names = self.order_classes(set().union(*classes.values()))
+        self._check_classes(classes)
+        self.files = domains
+        return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
+
+    def order_classes(self, names: Collection[str]) -> list[str]:
+        """Order the names of the classes by label."""
+        return sorted(names)
+
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """List the images of each domain, sorted, without opening any file."""
+        raise NotImplementedError(f"{type(self).__name__} must implement scan().")
+
+    def verified_domains(self) -> Mapping[str, Images]:
+        """Decode every file once, and skip unreadable files.
+
+        Raises:
+            UserError: If images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
+        """
+        domains, class_names = self._loaded
+        good: dict[str, Images] = {}
+        listed: list[tuple[str, str]] = []
+        for domain, images in domains.items():
+            good[domain] = images
+            if isinstance(images, FolderImages):
+                bad, digests = self._decoded(domain, images)
+                self._digests |= zip(images.names, digests, strict=True)
+                listed += [(images.names[row], reason) for row, reason in bad.items()]
+                good[domain] = images.drop(list(bad))
+        if not listed:
+            return domains
+        total = sum(len(images) for images in domains.values())
+        if self.on_bad_image == "error":
+            remedy = "Repair or remove them, or skip them with data.on_bad_image=skip."
+            raise UserError(bad_images_message(listed, total, remedy))
+        log.warning("%s", bad_images_message(listed, total, "They are skipped."))
+        classes: dict[str, set[str]] = {}
+        for domain, images in good.items():
+            classes[domain] = {class_names[label] for label in np.unique(images.labels)}
+        self._check_classes(classes)
+        if lost := set(class_names).difference(*classes.values()):
+            raise UserError(f"Expected a readable image of each class; found none of {', '.join(sorted(lost))}.")
+        return good
+
+    @cached_property
+    def official(self) -> OfficialSplit | None:
+        """The split that the files' roles give, or None."""
+        _ = self._loaded
+        given = {file.role for file in chain.from_iterable(self.files.values())}
+        roles = [role for role in GIVEN_ROLES if role in given]
+        if not roles:
+            return None
+        return OfficialSplit("/".join(roles), {domain: self._positions(domain) for domain in self.domains})
+
+    @cached_property
+    def groups(self) -> Mapping[str, Names]:
+        """The group of each image, by domain; "" for images without a group."""
+        groups = self._column(self._group_of)
+        if self.group_pattern and not groups:
+            name = next(chain.from_iterable(images.names for images in self.images.values()))
+            raise UserError(
+                f"Expected data.group to find a group in names of images, such as {name!r}; "
+                f"{self.group_pattern.pattern!r} is in none."
+            )
+        return groups
+
+    @cached_property
+    def owners(self) -> Mapping[str, Names]:
+        """The client of each image that the files name, by domain."""
+        return self._column(lambda file: file.client)
+
+    def _column(self, value_of: Callable[[ImageFile], str]) -> dict[str, Names]:
+        """Collect a value of each image, by domain; empty if no image has one."""
+        _ = self._loaded
+        if not any(map(value_of, chain.from_iterable(self.files.values()))):
+            return {}
+        return {domain: self._values(domain, value_of) for domain in self.images}
+
+    def _values(self, domain: str, value_of: Callable[[ImageFile], str]) -> Names:
+        # Images are matched by name, since unreadable images may have been skipped.
+        values = {file.name: value_of(file) for file in self.files[domain]}
+        return np.array([values[name] for name in self.images[domain].names], dtype=object)
+
+    def _group_of(self, file: ImageFile) -> str:
+        match = self.group_pattern.search(file.name) if self.group_pattern else None
+        if match is None:
+            return file.group
+        return (match[1] or "") if match.re.groups else match[0]
+
+    def _positions(self, domain: str) -> dict[ImageRole, Indices]:
+        roles = self._values(domain, lambda file: file.role or "")
+        return {role: np.flatnonzero(roles == role) for role in GIVEN_ROLES if role in roles}
+
+    @cached_property
+    def split_parts(self) -> list[SplitPart]:
+        """The role of every image, after checking for copies of files."""
+        parts = super().split_parts
+        self._check_copies(parts)
+        return parts
+
+    def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = True) -> None:
+        """Report copies of files that distort accuracies; raise UserError for held-out domains if ``refuse``."""
+        label_of: dict[str, int] = {}
+        for images in self.images.values():
+            label_of |= zip(images.names, images.labels.tolist(), strict=True)
+        groups = group_copies(label_of, [self._digests.get(name, "") for name in label_of])
+        if not groups:
+            return
+        held_out = set(label_of)
+        trained: set[str] = set()
+        measured: set[str] = set()
+        for domain in self.source_domains:
+            held_out -= set(self.images[domain].names)
+        for entry in split_table(parts, self.images):
+            (trained if entry["role"] == "train" else measured).update(entry["images"])
+        leaks = _pairs(groups, held_out, label_of.keys() - held_out)
+        by_label = [sorted(group, key=label_of.__getitem__) for group in groups]
+        if leaks and refuse:
+            raise UserError(
+                f"Expected held-out domains to share no file with source domains; {len(leaks)} files are in both, such "
+                f"as {leaks[0]}. Remove one of each, or hold out all domains that share files."
+            )
+        kinds = {
+            "both held out and in a source domain": leaks,
+            "both training and validation or test images": _pairs(groups, trained, measured - held_out),
+            "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
+        }
+        findings = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
+        if findings:
+            log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(findings))
+
+    def _check_classes(self, classes: dict[str, set[str]]) -> None:
+        empty = [domain for domain, names in classes.items() if not names]
+        if empty:
+            raise UserError(
+                f"Expected images in every domain; found none in {', '.join(map(repr, empty))} of {self.root}. "
+                "Add some, remove those folders, or check that data.root is the folder of the domains."
+            )
+        all_names = set().union(*classes.values())
+        missing = {domain: sorted(all_names - names) for domain, names in classes.items() if all_names - names}
+        if not missing or self.allow_missing_classes:
+            return
+        listed = "; ".join(f"{domain!r} has no {', '.join(map(repr, names))}" for domain, names in missing.items())
+        hint = "Add images, or allow it with data.allow_missing_classes=true."
+        # True if no two domains share a class.
+        if len(all_names) == sum(map(len, classes.values())):
+            hint = "The domains share no class at all, so data.root may point one level too high or too low."
+        raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
+
+    def _decoded(self, domain: str, images: FolderImages) -> tuple[dict[int, str], list[str]]:
+        """Decode the files of a domain as ``decode_all`` does, unless the cache has the result of unchanged files."""
+        if self.cache_dir is None:
+            return decode_all(images.paths, f"checking {domain}")
+        folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
+        # Reading a data set takes minutes, so the result is cached until a file changes.
+        try:
+            cached = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            bad, digests = decode_all(images.paths, f"checking {domain}")
+            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
+            return bad, digests
+        # Unreadable files are read again, since permissions or the network may have failed before.
+        rows = cached["unreadable"]
+        still_bad, _ = decode_all([images.paths[row] for row in rows], f"checking {domain}")
+        return {rows[position]: reason for position, reason in still_bad.items()}, cached["digests"]
+
+
+def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Collection[str]) -> list[str]:
+    """Format one pair of each group that has one member in ``first`` and another in ``second``."""
+    pairs: list[str] = []
+    for group in groups:
+        in_first = next((name for name in group if name in first), None)
+        in_second = next((name for name in group if name in second), None)
+        if in_first and in_second:
+            pairs.append(f"{in_first} = {in_second}")
+    return pairs
+
+
+def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
+    """List the names of each class with several spellings, the most frequent name first; skip names in ``others``.
+
+    Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class.
+    """
+    counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
+        groups[fold_spelling(name)].append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def collect_classes(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
+    """Collect the class names of each domain's images."""
+    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
+
+
+def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
+    """Label the files of one domain by the positions of their classes."""
+    label_of = {name: label for label, name in enumerate(class_names)}
+    labels = [label_of[file.class_name] for file in files]
+    names = [file.name for file in files]
+    pixels = [file.pixels for file in files if file.pixels is not None]
+    if pixels:
+        return ArrayImages(np.stack(pixels), labels, names)
+    return FolderImages([file.path for file in files], names, labels)

@@ -1,0 +1,265 @@
+"""Tables of images: one row per image, with its label, domain, client, role in the split and group."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fedvlp.core.roles import ImageRole
+from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_batches, read_schema
+from fedvlp.data.files.images import compose_name
+from fedvlp.data.listed import ImageFile, ListedImages
+from fedvlp.data.partition import GivenClients
+from fedvlp.data.splits import hash_lines
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
+from fedvlp.utils.files import atomic_write, locked, read_json, write_json
+
+COLUMNS = ("path", "label", "domain", "client", "split", "group", "name")
+"""The columns of a table; all but ``path`` and ``label`` are optional, and others are ignored."""
+SPLITS: Mapping[str, ImageRole] = {
+    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
+    "dev": "validation", "test": "test", "testing": "test",
+}  # fmt: skip
+"""The role of each name of a part in the column ``split``, in lower case."""
+
+
+class ImageTable(ListedImages):
+    """Images listed in a table, one row per image.
+
+    Reads CSV, TSV and Parquet files, and folders saved by ``datasets``. The column ``path`` is relative to the root. In
+    Parquet files and saved folders, the column ``image`` may contain the images' bytes instead. Other columns are
+    ``label`` and, if they exist, ``domain``, ``client``, ``split`` (train, validation, test), ``group`` (such as the
+    patient; no group is on two sides of a split) and ``name`` (the image's name in splits; by default its path).
+
+    Args:
+        table: The file, or the folder saved by ``datasets``.
+        root: Folder of the images; by default the table's folder.
+        columns: Names of the columns in this table, such as {"label": "dx"}. A path may be composed from columns, as in
+            {"path": "images/{image_id}.jpg"}.
+        class_names: File with a class name per line, for labels that are numbers from 0.
+        **options: The arguments of ListedImages.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        root: str | None = None,
+        columns: dict[str, str] | None = None,
+        class_names: str | None = None,
+        **options: Any,
+    ) -> None:
+        path = Path(table).expanduser()
+        super().__init__(root=str(path.parent if root is None else root), **options)
+        self.table = path
+        self.name = f"{type(self).__name__} {path.name}"
+        self.columns = columns or {}
+        self.class_names_file = class_names
+        unknown = [name for name in self.columns if name not in (*COLUMNS, "image")]
+        if unknown:
+            hint = did_you_mean_or_choose(unknown[0], COLUMNS)
+            raise UserError(f"Expected data.columns to name columns of fedvlp's tables; got {unknown[0]!r}. {hint}")
+
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """List the images of each domain, sorted; raise UserError if a column or value is missing or wrong."""
+        rows = self._rows()
+        domains: dict[str, list[ImageFile]] = {}
+        for file in rows:
+            domains.setdefault(file.domain, []).append(file)
+        repeated = [name for name, count in Counter(file.name for file in rows).items() if count > 1]
+        if repeated:
+            raise UserError(
+                f"Expected each image once in {self.table}; {len(repeated):,} are in several rows, such as "
+                f"{repeated[0]!r}. Remove the copies."
+            )
+        if self.chosen_partition is None and any(file.client for file in rows):
+            self.partition = GivenClients()
+        return {domain: sorted(domains[domain]) for domain in sorted(domains)}
+
+    def _rows(self) -> list[ImageFile]:
+        content = read_table(self.table, self.cache_dir, self.columns.get("image", "image"))
+        column_of = {name: self.columns.get(name, name) for name in COLUMNS}
+        self._check_columns(content, column_of)
+        labels = self._labels(content, column_of["label"])
+        # A split assigns each image to a part, or no image.
+        has_split = any(row.get(column_of["split"]) for row in content.rows)
+        files = []
+        for number, (row, label) in enumerate(zip(content.rows, labels, strict=True), start=2):
+            cells = {name: self._cell(row, column) for name, column in column_of.items()}
+            folder = content.folder or self.root
+            path = os.path.join(folder, cells["path"].replace("\\", "/"))
+            # Names are the same on every machine, so they are relative.
+            name = compose_name(cells["name"] or Path(os.path.relpath(path, folder)).as_posix())
+            part = cells["split"].strip().casefold()
+            if not cells["path"] or not label or part not in (SPLITS if has_split else ("",)):
+                raise UserError(self._wrong_row(number, cells["path"], label, part))
+            domain = compose_name(cells["domain"]) or self.table.stem
+            files.append(
+                ImageFile(domain, label, name, path, SPLITS.get(part), client=cells["client"], group=cells["group"])
+            )
+        return files
+
+    def _cell(self, row: Mapping[str, str], column: str) -> str:
+        return column.format_map(row) if "{" in column else row.get(column, "")
+
+    def _check_columns(self, content: Cells, column_of: Mapping[str, str]) -> None:
+        for name, column in column_of.items():
+            needed = name in ("path", "label") or name in self.columns
+            if needed and "{" not in column and column not in content.columns:
+                hint = did_you_mean_or_choose(column, content.columns)
+                raise UserError(
+                    f"Expected a column {column!r} for the {name} in {self.table}. {hint} Rename it with "
+                    f"data.columns.{name}."
+                )
+
+    def _labels(self, content: Cells, column: str) -> list[str]:
+        labels = [compose_name(row[column].strip()) for row in content.rows]
+        names = content.class_names.get(column, [])
+        if self.class_names_file is not None:
+            names = read_class_names(self.class_names_file)
+        if not names:
+            return labels
+        wrong = [label for label in labels if not (label.isdecimal() and int(label) < len(names))]
+        if wrong:
+            raise UserError(
+                f"Expected labels from 0 to {len(names) - 1} in column {column!r} of {self.table}, since there are "
+                f"{len(names)} class names; got {wrong[0]!r}. Correct the labels, or remove data.class_names."
+            )
+        return [names[int(label)] for label in labels]
+
+    def order_classes(self, names: Collection[str]) -> list[str]:
+        """Order the classes by the file of their names, or alphabetically."""
+        order = [] if self.class_names_file is None else read_class_names(self.class_names_file)
+        return sorted(names, key=lambda name: (order.index(name), "") if name in order else (len(order), name))
+
+    def _wrong_row(self, number: int, path: str, label: str, part: str) -> str:
+        found = "no path" if not path else "no label" if not label else f"{part!r}" if part else "no split"
+        return (
+            f"Expected a path, a label and, if there is a split, train, validation or test in each row; line {number} "
+            f"of {self.table} has {found}. Correct or remove the row."
+        )
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a table as text.
+
+    Attributes:
+        columns: The names of its columns.
+        rows: The cells of each row by column.
+        class_names: Class names that the file itself gives to numbers, by column.
+        folder: Folder of the extracted images; None if the rows name files.
+    """
+
+    columns: Sequence[str]
+    rows: list[dict[str, str]]
+    class_names: Mapping[str, list[str]] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def read_table(path: Path, cache_dir: Path | None, image: str = "image") -> Cells:
+    """Read a CSV, TSV or Parquet file, or a folder saved by ``datasets``.
+
+    Args:
+        path: The file or folder.
+        cache_dir: Folder for images that the rows contain; they are extracted once.
+        image: Name of the column of these images.
+
+    Raises:
+        UserError: If there is no such file, or it can't be read as a table.
+    """
+    kind = path.suffix.casefold()
+    if path.is_dir() or (path.is_file() and kind in (".parquet", ".pq")):
+        return _read_arrow(path, cache_dir, image)
+    if not path.is_file():
+        raise UserError(f"Expected a table of images; there is no file {path}. Check data.table.")
+    if kind not in (".csv", ".tsv", ".txt"):
+        raise UserError(f"Expected a table as .csv, .tsv or .parquet; got {path.name}. Save it as CSV.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            # Spreadsheets of many countries write semicolons, since commas are decimal points there.
+            reader = csv.DictReader(file, delimiter=max(",;\t", key=first.count), restval="", restkey="")
+            rows = list(reader)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"Could not read {path} as a table ({error}). Save it as CSV in UTF-8.") from error
+    if not rows:
+        raise UserError(f"Expected a header and a row per image in {path}; found {first.strip() or 'nothing'!r}.")
+    return Cells(reader.fieldnames or (), rows)
+
+
+def _read_arrow(path: Path, cache_dir: Path | None, image: str) -> Cells:
+    files = arrow_files(path)
+    schema = read_schema(files[0][1])
+    columns = [name for name in schema.names if name != image]
+    rows: list[dict[str, str]] = []
+    for part, file in files:
+        for batch in read_batches(file, columns):
+            for row in batch.to_pylist():
+                cells = {name: "" if value is None else str(value) for name, value in row.items()}
+                rows.append({"split": part, **cells} if part else cells)
+    if part and "split" not in columns:
+        columns.append("split")
+    if image not in schema.names:
+        return Cells(columns, rows, label_names(schema))
+    if cache_dir is None:
+        raise UserError(f"{path} contains images, which are extracted to the cache. Set data.cache_dir to a folder.")
+    paths = [file for _, file in files]
+    state = [f"{file}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}" for file in map(Path.resolve, paths)]
+    folder = cache_dir / "tables" / hash_lines(state)
+    extracted = _extract(paths, image, folder)
+    stored_names = [compose_name(stored) for _, stored in extracted]
+    has_names = all(stored_names) and len(set(stored_names)) == len(stored_names)
+    for row, (file_name, _), stored in zip(rows, extracted, stored_names, strict=True):
+        row |= {"path": file_name, "name": stored if has_names else file_name}
+    return Cells([*columns, "path", "name"], rows, label_names(schema), folder)
+
+
+def _extract(files: Sequence[Path], image: str, folder: Path) -> list[tuple[str, str]]:
+    """Write the images of all rows to a folder unless they are there; return their files and their stored paths."""
+    listing = folder / "images.json"
+    with locked(folder):
+        if not listing.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            entries: list[tuple[str, str]] = []
+            bar = tqdm(desc=f"extracting to {folder}", unit="image", leave=False, disable=None)
+            with bar:
+                for cell in (cell for file in files for batch in read_batches(file, [image]) for cell in batch[0]):
+                    value = cell.as_py()
+                    content, stored = (value["bytes"], value["path"]) if isinstance(value, dict) else (value, "")
+                    entries.append((f"{len(entries):07d}{image_extension(content or b'', stored or '')}", stored or ""))
+                    # An empty file is reported with all other unreadable images.
+                    (folder / entries[-1][0]).write_bytes(content or b"")
+                    bar.update()
+            write_json(listing, entries)
+        return [(name, stored) for name, stored in read_json(listing)]
+
+
+def read_class_names(file: str) -> list[str]:
+    """Read the names of a file with a class name per line."""
+    return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line]
+
+
+def write_table(path: Path, domains: Mapping[str, Sequence[ImageFile]], root: Path) -> int:
+    """Write the images of a data set as CSV with the columns that are used; return the number of rows."""
+    rows = []
+    for file in chain.from_iterable(domains.values()):
+        relative = Path(os.path.relpath(file.path, root)).as_posix()
+        cells = {"path": relative, "label": file.class_name, "domain": file.domain, "client": file.client}
+        cells |= {"split": file.role or "", "group": file.group, "name": "" if file.name == relative else file.name}
+        rows.append(cells)
+    used = [name for name in COLUMNS if name in ("path", "label") or any(row[name] for row in rows)]
+
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as table:
+        writer = csv.DictWriter(table, used, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return len(rows)
