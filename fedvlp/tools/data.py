@@ -97,7 +97,8 @@ def _format_data_sets() -> str:
     return f"""{table}
 
 Data sets without an official split are split at random by split_seed.
-Your own images: data/folders for domain/class/image, data/class_folders for class/image.
+Your own images: data/folders for domain/class/image, data/class_folders for class/image,
+    or data/table for a CSV, TSV or Parquet table.
 Download a data set that has a download size: fedvlp data download pacs
 Compare local images with a data set: fedvlp data check pacs --root FOLDER
 Train on a data set: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER"""
