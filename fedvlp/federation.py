@@ -20,7 +20,7 @@ from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import label_by_folders
 from fedvlp.data.files.images import image_batches, image_paths
-from fedvlp.data.module import check_class_names
+from fedvlp.data.module import check_class_names, read_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_files
 from fedvlp.training import setup
@@ -246,7 +246,7 @@ class Federation(RunView):
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
         if isinstance(class_names, str):
-            class_names = [line for line in Path(class_names).read_text(encoding="utf-8").splitlines() if line]
+            class_names = read_class_names(class_names)
         if class_names is not None:
             check_class_names(class_names)
             model = model.for_classes(class_names)

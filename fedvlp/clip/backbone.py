@@ -79,7 +79,7 @@ class CLIP(nn.Module):
         augmented = image_transform_v2(self.preprocess_options, is_train=True, aug_cfg=crop)
         self.train_preprocess = Compose([RandomHorizontalFlip(), augmented])
         for transform in (self.preprocess, self.train_preprocess):
-            cast(Any, transform).intensity = self.spec.intensity  # with which files are read for it
+            cast(Any, transform).intensity = self.spec.intensity  # for reading image files
         self._fingerprint: str | None = None
         # `state_dict` is empty, so loading must not report the frozen weights as missing.
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]

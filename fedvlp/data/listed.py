@@ -36,12 +36,12 @@ GIVEN_ROLES: tuple[ImageRole, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True, order=True, slots=True)
 class ImageFile:
-    """One image of a folder tree; sorts by domain, class and name.
+    """One image of a data set; sorts by domain, class and name.
 
     Attributes:
-        domain: Name of the folder below the root.
-        class_name: Name of the folder below the domain's folder.
-        name: ``domain/class/image``. All names are in composed Unicode (NFC).
+        domain: Name of its domain; in folders, the folder below the root.
+        class_name: Name of its class; in folders, the folder below the domain's folder.
+        name: Name in splits; in folders, ``domain/class/image``. All names are in composed Unicode (NFC).
         path: Path in the file system.
         role: Role in an official split, or None.
         client: Name of the client that trains on it; "" if the partition chooses one.

@@ -120,7 +120,6 @@ class FederatedDataModule(L.LightningDataModule):
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
-        self.chosen_partition = partition
         self.partition = ByDomain() if partition is None else partition
         self.augmentation = augmentation
         self.num_workers = num_workers
@@ -494,6 +493,11 @@ def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
                 f"{value!r}. YAML reads yes, no, on and off as true or false unless they are in quotes."
             )
     return {str(name): str(replacement) for name, replacement in mapping.items()}
+
+
+def read_class_names(file: str) -> list[str]:
+    """Read the names of a file with a class name per line."""
+    return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line]
 
 
 def describe_ids(names: Sequence[str]) -> str:

@@ -187,6 +187,12 @@ class SplitPlan:
         if owners and isinstance(self.partition, GivenClients):
             chosen = np.concatenate([owners[domain][rows] for domain, rows in train_rows.items()])
             client_names = sorted(set(chosen))
+            if "" in client_names:
+                missing = int((chosen == "").sum())
+                raise UserError(
+                    f"Expected a client for each training image; {missing} of {len(chosen)} have none. Name them, "
+                    "or choose data.partition."
+                )
             rows_of_clients = [np.flatnonzero(chosen == name) for name in client_names]
         else:
             generator = generator_for(self.rule.seed, "clients")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from tqdm import tqdm
@@ -17,6 +18,7 @@ from fedvlp.core.roles import ImageRole
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_batches, read_schema
 from fedvlp.data.files.images import compose_name
 from fedvlp.data.listed import ImageFile, ListedImages
+from fedvlp.data.module import read_class_names
 from fedvlp.data.partition import GivenClients
 from fedvlp.data.splits import hash_lines
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
@@ -34,10 +36,12 @@ SPLITS: Mapping[str, ImageRole] = {
 class ImageTable(ListedImages):
     """Images listed in a table, one row per image.
 
-    Reads CSV, TSV and Parquet files, and folders saved by ``datasets``. The column ``path`` is relative to the root. In
-    Parquet files and saved folders, the column ``image`` may contain the images' bytes instead. Other columns are
-    ``label`` and, if they exist, ``domain``, ``client``, ``split`` (train, validation, test), ``group`` (such as the
-    patient; no group is on two sides of a split) and ``name`` (the image's name in splits; by default its path).
+    Reads CSV, TSV and Parquet files, and folders saved by ``datasets``, with these columns:
+
+    * ``path``, relative to the root; or ``image``, the image's bytes in Parquet files and saved folders
+    * ``label``, the class
+    * optionally ``domain``, ``client``, ``split`` (train, validation, test) and ``group``, such as a patient
+    * optionally ``name``, the image's name in splits; by default its path
 
     Args:
         table: The file, or the folder saved by ``datasets``.
@@ -60,6 +64,7 @@ class ImageTable(ListedImages):
         super().__init__(root=str(path.parent if root is None else root), **options)
         self.table = path
         self.name = f"{type(self).__name__} {path.name}"
+        self._has_own_partition = options.get("partition") is None
         self.columns = columns or {}
         self.class_names_file = class_names
         unknown = [name for name in self.columns if name not in (*COLUMNS, "image")]
@@ -79,7 +84,7 @@ class ImageTable(ListedImages):
                 f"Expected each image once in {self.table}; {len(repeated):,} are in several rows, such as "
                 f"{repeated[0]!r}. Remove the copies."
             )
-        if self.chosen_partition is None and any(file.client for file in rows):
+        if self._has_own_partition and any(file.client for file in rows):
             self.partition = GivenClients()
         return {domain: sorted(domains[domain]) for domain in sorted(domains)}
 
@@ -111,13 +116,17 @@ class ImageTable(ListedImages):
 
     def _check_columns(self, content: Cells, column_of: Mapping[str, str]) -> None:
         for name, column in column_of.items():
-            needed = name in ("path", "label") or name in self.columns
-            if needed and "{" not in column and column not in content.columns:
-                hint = did_you_mean_or_choose(column, content.columns)
-                raise UserError(
-                    f"Expected a column {column!r} for the {name} in {self.table}. {hint} Rename it with "
-                    f"data.columns.{name}."
-                )
+            if name not in ("path", "label") and name not in self.columns:
+                continue
+            # A composed path names several columns.
+            parts = [part for _, part, _, _ in Formatter().parse(column)] if "{" in column else [column]
+            for part in parts:
+                if part is not None and part not in content.columns:
+                    hint = did_you_mean_or_choose(part, content.columns)
+                    raise UserError(
+                        f"Expected a column {part!r} for the {name} in {self.table}. {hint} Rename it with "
+                        f"data.columns.{name}."
+                    )
 
     def _labels(self, content: Cells, column: str) -> list[str]:
         labels = [compose_name(row[column].strip()) for row in content.rows]
@@ -136,8 +145,9 @@ class ImageTable(ListedImages):
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the file of their names, or alphabetically."""
-        order = [] if self.class_names_file is None else read_class_names(self.class_names_file)
-        return sorted(names, key=lambda name: (order.index(name), "") if name in order else (len(order), name))
+        if self.class_names_file is None:
+            return sorted(names)
+        return [name for name in dict.fromkeys(read_class_names(self.class_names_file)) if name in names]
 
     def _wrong_row(self, number: int, path: str, label: str, part: str) -> str:
         found = "no path" if not path else "no label" if not label else f"{part!r}" if part else "no split"
@@ -199,14 +209,15 @@ def read_table(path: Path, cache_dir: Path | None, image: str = "image") -> Cell
 def _read_arrow(path: Path, cache_dir: Path | None, image: str) -> Cells:
     files = arrow_files(path)
     schema = read_schema(files[0][1])
+    has_parts = any(part for part, _ in files)
     columns = [name for name in schema.names if name != image]
     rows: list[dict[str, str]] = []
     for part, file in files:
         for batch in read_batches(file, columns):
             for row in batch.to_pylist():
                 cells = {name: "" if value is None else str(value) for name, value in row.items()}
-                rows.append({"split": part, **cells} if part else cells)
-    if part and "split" not in columns:
+                rows.append({"split": part, **cells} if has_parts else cells)
+    if has_parts and "split" not in columns:
         columns.append("split")
     if image not in schema.names:
         return Cells(columns, rows, label_names(schema))
@@ -230,34 +241,45 @@ def _extract(files: Sequence[Path], image: str, folder: Path) -> list[tuple[str,
         if not listing.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             entries: list[tuple[str, str]] = []
-            bar = tqdm(desc=f"extracting to {folder}", unit="image", leave=False, disable=None)
-            with bar:
-                for cell in (cell for file in files for batch in read_batches(file, [image]) for cell in batch[0]):
-                    value = cell.as_py()
-                    content, stored = (value["bytes"], value["path"]) if isinstance(value, dict) else (value, "")
-                    entries.append((f"{len(entries):07d}{image_extension(content or b'', stored or '')}", stored or ""))
-                    # An empty file is reported with all other unreadable images.
-                    (folder / entries[-1][0]).write_bytes(content or b"")
+            batches = chain.from_iterable(read_batches(file, [image]) for file in files)
+            with tqdm(desc=f"extracting to {folder}", unit="image", leave=False, disable=None) as bar:
+                for value in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
+                    content, stored = _content(value)
+                    # Names are the same on every machine, so they are relative.
+                    name = os.path.basename(stored) if os.path.isabs(stored) else stored
+                    entries.append((f"{len(entries):07d}{image_extension(content, stored)}", name))
+                    (folder / entries[-1][0]).write_bytes(content)
                     bar.update()
             write_json(listing, entries)
         return [(name, stored) for name, stored in read_json(listing)]
 
 
-def read_class_names(file: str) -> list[str]:
-    """Read the names of a file with a class name per line."""
-    return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line]
+def _content(value: Any) -> tuple[bytes, str]:
+    """Return an image's bytes and its stored path; no bytes are reported later with all other unreadable images."""
+    if not isinstance(value, dict):
+        return value or b"", ""
+    content, path = value["bytes"], value["path"] or ""
+    # `datasets` stores only the path of an image on the same machine.
+    if content is None and os.path.isfile(path):
+        content = Path(path).read_bytes()
+    return content or b"", path
 
 
 def write_table(path: Path, domains: Mapping[str, Sequence[ImageFile]], root: Path) -> int:
-    """Write the images of a data set as CSV with the columns that are used; return the number of rows."""
+    """Write the images of a data set as CSV with the columns that are used; return the number of rows.
+
+    Raises:
+        UserError: If the images are not single files, as in CIFAR's archives.
+    """
     rows = []
     for file in chain.from_iterable(domains.values()):
+        if file.pixels is not None:
+            raise UserError("A table lists image files, but this data set stores many images in one file.")
         relative = Path(os.path.relpath(file.path, root)).as_posix()
         cells = {"path": relative, "label": file.class_name, "domain": file.domain, "client": file.client}
         cells |= {"split": file.role or "", "group": file.group, "name": "" if file.name == relative else file.name}
         rows.append(cells)
     used = [name for name in COLUMNS if name in ("path", "label") or any(row[name] for row in rows)]
-
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as table:
         writer = csv.DictWriter(table, used, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()

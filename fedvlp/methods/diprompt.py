@@ -132,7 +132,7 @@ class DiPrompT(PromptLearner):
         return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training, whose hatV^Q is the current Q-prompt."""
+        """Prepare for one client's local training; its hatV^Q is the current Q-prompt."""
         super().start_client(context)
         self._before = None
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,11 +134,14 @@ def _read(name: str, root: Path | None) -> tuple[Manifest, Description | None]:
     """List the images of a published data set, folders or a table; the description is None for the user's own."""
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
+    from fedvlp.data.listed import GIVEN_ROLES
     from fedvlp.data.table import ImageTable
 
     if Path(name).suffix or "/" in name.removeprefix("data/"):
         module = ImageTable(name, None if root is None else str(root))
-        return Manifest(module.root, module.scan()), None
+        files = module.scan()
+        roles = {file.role for file in chain.from_iterable(files.values())}
+        return Manifest(module.root, files, "/".join(role for role in GIVEN_ROLES if role in roles)), None
     description = _find_description(name)
     if root is None:
         raise UserError(f"Expected the folder of the images of {name}. Add --root FOLDER.")
@@ -157,7 +161,8 @@ def _write_table(name: str, root: Path | None, file: Path) -> None:
     manifest, _ = _read(name, root)
     count = write_table(file, manifest.files, manifest.folder)
     _print(f"{count:,} images -> {file}")
-    _print(f"Train on it: fedvlp fit --config data/table --data.table {file} --data.root {manifest.folder}")
+    paths = f"--data.table {shlex.quote(str(file))} --data.root {shlex.quote(str(manifest.folder))}"
+    _print(f"Train on it: fedvlp fit --config methods/fed_ncm --config data/table {paths}")
 
 
 def _check(name: str, root: Path | None) -> int:

@@ -83,6 +83,18 @@ def test_images_in_a_table_need_a_cache(tree, tmp_path):
     refused(ImageTable(str(tmp_path / "saved"), cache_dir=None), "extracted to the cache. Set data.cache_dir")
 
 
+def test_images_that_are_only_named_are_read(tree, tmp_path):
+    files = DomainFolders(str(tree)).scan()["art"]
+    images = [{"bytes": None, "path": file.path} for file in files]
+    parquet.write_table(
+        pa.table({"image": images, "label": [file.class_name for file in files]}), tmp_path / "a.parquet"
+    )
+    data = ImageTable(str(tmp_path / "a.parquet"), cache_dir=str(tmp_path / "cache"))
+    data.prepare_data()
+    assert len(data.images["a"]) == len(files)
+    assert not any(name.startswith("/") for name in data.images["a"].names)
+
+
 def test_columns_have_other_names_and_paths_are_composed(table, rows):
     renamed = [{"image_id": row["path"][6:8], "dx": row["label"], "site": "B"} for row in rows]
     columns = {"path": "scans/{image_id}.png", "label": "dx", "domain": "site"}
@@ -115,6 +127,7 @@ def test_a_given_split_and_given_clients_are_used(table, rows):
     assert [client.name for client in data.clients] == ["clinic 0", "clinic 1", "clinic 2"]
     assert "the data set's clients; official train/validation/test split" in data.protocol
     assert len(table(given, partition=Dirichlet(num_clients=2)).clients) == 2
+    refused(table([{**row, "client": ""} if row is given[0] else row for row in given]), "1 of 6 have none")
     leaking = [{**row, "group": "p0"} for row in given]
     refused(table(leaking), "each group on one side of the split; 1 of 1 are on two, such as 'p0'")
 
@@ -137,12 +150,17 @@ def test_a_missing_file_column_or_format_is_one_line(table, rows, tmp_path):
     missing = [{**rows[0], "path": "scans/99.png"}, *rows[1:]]
     refused(table(missing), r"1 of 12 images can't be read:\n  scans/99.png: No such file")
     refused(table(rows, columns={"label": "diagnosis"}), "Expected a column 'diagnosis' for the label in .*images.csv")
+    composed = table(rows, columns={"path": "{image_id}.png"})
+    refused(composed, "Expected a column 'image_id' for the path")
     with pytest.raises(UserError, match=r"data.columns .* got 'lable'. Did you mean 'label'"):
         table(rows, columns={"lable": "x"})
     for name, message in (("none.csv", "there is no file"), ("images.xlsx", "as .csv, .tsv or .parquet")):
         (tmp_path / "images.xlsx").touch()
         with pytest.raises(UserError, match=message):
             read_table(tmp_path / name, None)
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"Could not read .*damaged.parquet as a table"):
+        read_table(tmp_path / "damaged.parquet", None)
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match=r"found no state.json"):
         read_table(tmp_path / "folder", None)
@@ -156,6 +174,14 @@ def test_a_table_that_is_written_gives_the_same_images(table, rows, tmp_path):
     assert written.read_text().startswith("path,label,domain,split,group\n")
 
 
+def test_check_reports_groups_that_the_split_divides(table, rows, tmp_path, capsys):
+    table([{**row, "split": ("train", "test")[index > 6]} for index, row in enumerate(rows)])
+    assert run_data(["check", str(tmp_path / "images.csv")]) == 1
+    printed = capsys.readouterr().out
+    assert "official train/test split" in printed
+    assert "problem: 1 groups are in several parts of the split: p3" in printed
+
+
 def random_groups(generator):
     """Draw labels, domains and groups of images; some images have no group."""
     count = int(generator.integers(20, 120))
@@ -166,7 +192,7 @@ def random_groups(generator):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_random_table_has_a_group_on_two_sides(arrays, seed):
+def test_no_random_table_has_a_group_on_two_sides(seed):
     generator = np.random.default_rng(seed)
     rule = SplitRule(0.25, 0.2 * (seed % 2), shots=None if seed % 3 else 4, seed=seed)
     sides = {}

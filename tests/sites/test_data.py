@@ -130,3 +130,14 @@ def test_labels_follow_the_servers_class_list(tmp_path):
     assert site_data.classes_with_images == ["extra", "star"]
     assert site_data.images["any"].labels.tolist() == [CLASSES.index("star")]
     assert site_data.images["any"].names == ["any/star/deep/er/0.png"]
+
+
+def test_a_table_is_split_like_the_class_folders_of_the_site(image_root, tmp_path):
+    folders = SiteImages(str(image_root / "ink"), "ink", CLASSES, cache_dir=None)
+    rows = ["path,label"]
+    for file in sorted((image_root / "ink").glob("*/*.png")):
+        rows.append(f"{file.relative_to(image_root)},{file.parent.name}")
+    (tmp_path / "images.csv").write_text("\n".join(rows))
+    table = SiteImages(str(image_root), "ink", CLASSES, table=str(tmp_path / "images.csv"), cache_dir=None)
+    assert table.split_table() == folders.split_table()
+    assert table.classes_with_images == sorted(CLASSES)

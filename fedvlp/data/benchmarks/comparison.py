@@ -29,6 +29,8 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
             problems.append(f"one class in {len(names)} spellings: {', '.join(names)} (see data.merge_spellings)")
         if ids := describe_ids(sorted(set().union(*collect_classes(manifest.files).values()))):
             notes.append(ids)
+        if divided := _divided_groups(manifest):
+            problems.append(f"{len(divided)} groups are in several parts of the split: {shorten(divided, most=5)}")
     unreadable: list[str] = []
     digests: dict[ImageFile, str] = {}
     for domain, files in manifest.files.items():
@@ -100,6 +102,15 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
         expected = set(description.class_names) - description.gaps.get(domain, frozenset())
     missing = sorted(expected - {image.class_name for image in manifest.files[domain]})
     return [f"no image of {shorten(missing, most=5)}"] if missing else []
+
+
+def _divided_groups(manifest: Manifest) -> list[str]:
+    """List the groups with images in several parts of the split."""
+    roles: dict[str, set[str]] = {}
+    for image in chain.from_iterable(manifest.files.values()):
+        if image.group and image.role:
+            roles.setdefault(image.group, set()).add(image.role)
+    return sorted(group for group, found in roles.items() if len(found) > 1)
 
 
 def _copies(digests: Mapping[ImageFile, str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Parquet files, and folders that Hugging Face's ``datasets`` saved, whose rows contain images."""
+"""Rows with images in Parquet files, and in folders that Hugging Face's ``datasets`` saved."""
 
 from __future__ import annotations
 
@@ -52,15 +52,18 @@ def arrow_files(path: Path) -> list[tuple[str, Path]]:
 
 
 def read_schema(path: Path) -> Schema:
-    """Read the columns of a file."""
-    from pyarrow import ipc
+    """Read the columns of a file; raise UserError if it is damaged."""
+    from pyarrow import ArrowInvalid, ipc
     from pyarrow.parquet import ParquetFile
 
-    if path.suffix == ".arrow":
-        with path.open("rb") as file:
-            return ipc.open_stream(file).schema
-    with ParquetFile(path) as table:
-        return table.schema_arrow
+    try:
+        if path.suffix == ".arrow":
+            with path.open("rb") as file:
+                return ipc.open_stream(file).schema
+        with ParquetFile(path) as table:
+            return table.schema_arrow
+    except ArrowInvalid as error:
+        raise UserError(f"Could not read {path} as a table ({error}). Copy or download it again.") from error
 
 
 def read_batches(path: Path, columns: Sequence[str]) -> Iterator[RecordBatch]:

@@ -11,14 +11,14 @@ from PIL import Image
 from fedvlp.data.files.intensity import percentile_range, scale_to_bytes
 from fedvlp.utils.ranges import Intensity
 
-SUFFIXES = frozenset({".dcm", ".dicom"})
+DICOM_EXTENSIONS = frozenset({".dcm", ".dicom"})
 
 
 def is_dicom(file: str | os.PathLike[str] | BytesIO) -> bool:
     """Whether a file, or its bytes, is a DICOM file."""
     if isinstance(file, BytesIO):
         return bytes(file.getbuffer()[128:132]) == b"DICM"
-    return os.path.splitext(file)[1].lower() in SUFFIXES
+    return os.path.splitext(file)[1].lower() in DICOM_EXTENSIONS
 
 
 def read_dicom(file: str | os.PathLike[str] | BytesIO, intensity: Intensity) -> Image.Image:
@@ -37,9 +37,10 @@ def read_dicom(file: str | os.PathLike[str] | BytesIO, intensity: Intensity) -> 
     if frames > 1:
         raise ValueError(f"it has {frames} frames; save them as separate files")
     pixels = data.pixel_array
-    if pixels.ndim == 3:
-        mode = "YCbCr" if data.PhotometricInterpretation.startswith("YBR") else "RGB"
-        return Image.fromarray(pixels.astype(np.uint8), mode).convert("RGB")
+    if not data.PhotometricInterpretation.startswith("MONOCHROME"):
+        if pixels.dtype != np.uint8 or pixels.ndim != 3:
+            raise ValueError(f"it has {data.PhotometricInterpretation} colours that can't be read; save it as PNG")
+        return Image.fromarray(pixels)  # pydicom converts colours to RGB
     slope, intercept = float(data.get("RescaleSlope", 1)), float(data.get("RescaleIntercept", 0))
     values = pixels * slope + intercept
     gray = scale_to_bytes(values, *_value_range(data, values, slope, intercept, intensity))

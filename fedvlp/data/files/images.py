@@ -24,7 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
-from fedvlp.data.files.dicom import is_dicom, read_dicom
+from fedvlp.data.files.dicom import DICOM_EXTENSIONS, is_dicom, read_dicom
 from fedvlp.data.files.intensity import percentile_range, scale_to_bytes
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Intensity
@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", module=r"PIL\b")
 NEARLY_BLACK = "no value is above 15 of 255"
 EXTENSIONS = frozenset({
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
-    ".dcm", ".dicom",
+    *DICOM_EXTENSIONS,
 })  # fmt: skip
 SYSTEM_NAMES = frozenset({
     "__macosx", "@eadir", "@recycle", "@recently-snapshot", "#recycle", "#snapshot", "$recycle.bin", "lost+found",
@@ -284,7 +284,7 @@ def with_intensity(images: Images, transform: Transform) -> Images:
 
 
 def intensity_of(transform: Transform) -> Intensity:
-    """Return the intensity with which images are read for a transform; CLIP's transforms have it as an attribute."""
+    """Return a transform's intensity for reading images; CLIP's transforms have it as an attribute."""
     return getattr(transform, "intensity", "full")
 
 

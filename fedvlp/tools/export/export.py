@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.data.files.images import intensity_of
 from fedvlp.tools.export.graph import FORMATS, export_program
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_json
@@ -109,7 +110,7 @@ def describe(method: FederatedModule, file_format: str) -> dict[str, Any]:
         "class_names": class_names,
         "input": {"name": "images", "type": "float32", "shape": ["batch", 3, size, size]},
         "output": {"name": "logits", "type": "float32", "shape": ["batch", len(class_names)]},
-        "preprocess": json.loads(json.dumps({**transform, "size": size})),
+        "preprocess": json.loads(json.dumps({**transform, "size": size, "intensity": intensity_of(method.transform)})),
     }
 
 

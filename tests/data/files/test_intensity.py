@@ -24,7 +24,8 @@ def write_dicom(path, values, bits=16, **options):
     data.BitsAllocated, data.BitsStored, data.HighBit = 16, bits, bits - 1
     for name, value in options.items():
         setattr(data, name, value)
-    data.PixelData = values.astype(np.int16 if data.PixelRepresentation else np.uint16).tobytes()
+    kind = np.int16 if data.PixelRepresentation else {8: np.uint8, 16: np.uint16}[data.BitsAllocated]
+    data.PixelData = values.astype(kind).tobytes()
     data.save_as(path, enforce_file_format=True)
     return path
 
@@ -49,6 +50,17 @@ def test_formats_of_the_same_values_are_equal_in_their_full_range(tmp_path):
     files.append(write_dicom(tmp_path / "inverted.dcm", inverted, PhotometricInterpretation="MONOCHROME1"))
     for file in files:
         assert np.array_equal(gray_of(file), GRAY), file.name
+
+
+def test_colours_are_rgb_and_palettes_are_refused(tmp_path):
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+    options = {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0}
+    options |= {"BitsAllocated": 8, "Rows": 8, "Columns": 8, "HighBit": 7}
+    path = write_dicom(tmp_path / "colour.dcm", pixels, bits=8, **options)
+    assert np.array_equal(np.asarray(read_rgb(path)), pixels)
+    path = write_dicom(tmp_path / "palette.dcm", GRAY, PhotometricInterpretation="PALETTE COLOR")
+    with pytest.raises(ValueError, match="it has PALETTE COLOR colours"):
+        read_rgb(path)
 
 
 def test_a_window_and_percentiles_use_the_whole_range_of_a_dark_image(tmp_path):
