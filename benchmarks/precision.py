@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.hardware_limits import matrix_rate
 from benchmarks.in_subprocess import in_subprocess
-from benchmarks.measure import clock, peak_megabytes, reset_peak, resident_megabytes
+from benchmarks.measure import SHARES, clock, peak_megabytes, reset_peak, resident_megabytes
 from benchmarks.operations import image_tower, patches_work
 from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, Step, least_operations, make_batch, make_module
 from benchmarks.synthetic import write_images
@@ -31,7 +31,7 @@ RATES = ("GFLOP/s float32", "GFLOP/s bfloat16", "share of float32", "share of bf
 STEPS = ("", "float32, s", "bfloat16, s", "times faster", *RATES)
 PREPARED = ("", "float32, images/s", "bfloat16, images/s", "times faster", *RATES)
 MEMORY = ("", "float32, MB", "bfloat16, MB")
-BUDGETS = (24, 48, 96, 192, 384)
+BUDGETS = {"cpu": (24, 48, 96, 192, 384), "cuda": (96, 192, 384, 768, 1536)}
 PAIRS = {"TRIP": (7, 65, 345), "PromptFL": (7, 65, 345), "DiPrompT": (7, 65), "PLAN": (7,), "ADAPT": (7,)}
 
 NOTES = """Both sides alternate in one process, so that other load of the machine affects both, and the median of each
@@ -143,7 +143,7 @@ def in_turn(calls: Mapping[str, Callable[[], object]], seconds: float, device: s
     for call in calls.values():
         call()
     began = clock(device)
-    while len(sides.seconds["float32"]) < 3 or clock(device) - began < seconds:
+    while len(sides.seconds["float32"]) < 3 or clock(device) - began < seconds * SHARES[device]:
         for name, call in calls.items():
             started = clock(device)
             call()
@@ -213,13 +213,14 @@ def _memory(common: dict[str, Any], quick: bool) -> Table:
 def _budgets(common: dict[str, Any], quick: bool) -> Table:
     """Measure chunks of all sizes, relative to the default size."""
     rows = []
+    budgets = BUDGETS[common["device"]]
     for num_classes in [7] if quick else sorted(CLASS_NAMES):
         found = {}
-        for budget in BUDGETS:
+        for budget in budgets:
             case = {**common, "num_classes": num_classes, "budget": budget, "quick": quick}
             found[budget] = in_subprocess(measure_budget, **case)
         for name in TYPES:
-            seconds = [number(found[budget].median(name)) for budget in BUDGETS]
+            seconds = [number(found[budget].median(name)) for budget in budgets]
             rows.append([f"{num_classes} classes, {name}", *seconds])
-    header = ("seconds", *[f"{budget} tokens" for budget in BUDGETS])
+    header = ("seconds", *[f"{budget} tokens" for budget in budgets])
     return Table(f"precision: the text tower by tokens in a chunk (96 in use), {common['spec'].name}", header, rows)
