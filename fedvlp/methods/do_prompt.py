@@ -105,10 +105,12 @@ class DoPrompt(ImageTowerLearner):
         weights = self.domain_weights(images)
         # The target of every vector of a prompt is the image's domain.
         is_domain = F.one_hot(domains, len(self.prompts)).float()[..., None].expand_as(weights)
+        with torch.autocast(weights.device.type, enabled=False):  # PyTorch refuses this loss under a GPU's autocast
+            domain_loss = F.binary_cross_entropy(weights.float(), is_domain)
         losses = {
             "domain_prompts": F.cross_entropy(self.prompted(images, self.prompts[domains]), labels),
             "adapted_prompts": F.cross_entropy(self.prompted(images, self.adapted(weights)), labels),
-            "domains": self.domain_weight * F.binary_cross_entropy(weights.float(), is_domain),
+            "domains": self.domain_weight * domain_loss,
         }
         return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 

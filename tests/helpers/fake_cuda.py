@@ -22,7 +22,8 @@ NEEDS_FAKE_CUDA = pytest.mark.skipif(not CAN_FAKE, reason="needs a PyTorch build
 def fake_cuda() -> Iterator[Callable[[Tensor], Tensor]]:
     """Yield a function that moves tensors to fake CUDA. Operations on tensors of two devices raise.
 
-    Backward passes need a GPU, so all gradients are zeros.
+    Backward passes need a GPU, so all gradients are zeros. Autocast to bfloat16 is on, as with ``bf16-mixed``: PyTorch
+    refuses some operations under a GPU's autocast that it allows under a CPU's.
     """
     gradients = patch("torch.autograd.grad", lambda outputs, inputs, **options: _zeros(inputs))
     # Methods compare prompts only to decide whether their features must be recomputed.
@@ -30,7 +31,13 @@ def fake_cuda() -> Iterator[Callable[[Tensor], Tensor]]:
     # Accept real tensors as tensors on the CPU, so that the error names both devices.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with gradients, unequal, mode:
-        yield lambda tensor: mode.from_tensor(tensor.detach()).to("cuda")
+        # torch.autocast would turn itself off without a GPU.
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            yield lambda tensor: mode.from_tensor(tensor.detach()).to("cuda")
+        finally:
+            torch.set_autocast_enabled("cuda", False)
 
 
 def _zeros(inputs: Any) -> tuple[Tensor, ...]:
