@@ -150,7 +150,8 @@ class LocalTraining:
         # The default, one epoch, can't be distinguished from epochs=1.
         if self.steps is not None and self.epochs != 1:
             raise UserError(
-                f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Remove one."
+                f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Add "
+                "--trainer.local.epochs=1 to keep the steps, or --trainer.local.steps=null to keep the epochs."
             )
         for add_on in self.all_add_ons if self.gradient_clip_val is not None else ():
             if add_on.needs_gradients:
