@@ -73,6 +73,28 @@ class ChunkedMask:
         """Convert the mask to the tokens' data type."""
         return ChunkedMask(self.prefix, tuple(mask.to(dtype) for mask in self.masks))
 
+    def join(self, budget: int) -> ChunkedMask:
+        """Join neighbouring chunks while their tokens and the prefix fit into a budget; a larger chunk stays as it is.
+
+        The tokens see the same others as before, so attention gives the same output in fewer and larger computations.
+        """
+        joined: list[tuple[Tensor, ...]] = []
+        room = 0
+        for mask in self.masks:
+            width = mask.shape[1] - self.prefix
+            if width > room:
+                joined.append(())
+                room = budget - self.prefix
+            joined[-1] += (mask,)
+            room -= width
+        return ChunkedMask(self.prefix, tuple(map(self._join_masks, joined)))
+
+    def _join_masks(self, masks: Sequence[Tensor]) -> Tensor:
+        prefixes = torch.cat([mask[:, : self.prefix] for mask in masks])
+        # Outside of the blocks, tokens of two chunks don't see each other.
+        visible: Tensor = torch.block_diag(*[mask[:, self.prefix :].exp() for mask in masks])  # type: ignore[no-untyped-call]
+        return torch.cat([prefixes, visible.log()], dim=1)
+
     @property
     def _lengths(self) -> list[int]:
         lengths = [mask.shape[1] - self.prefix for mask in self.masks]

@@ -21,6 +21,9 @@ from fedvlp.clip.text_towers import OpenCLIPTextTower, TextTower
 
 Layout = Literal["packed", "cut", "plain"]
 
+DEVICE_BUDGET = 512
+"""Largest length of prefix and chunk on a GPU, in tokens."""
+
 
 class TokenRows(nn.Module, ABC):
     """Rows of tokens with slots for a prompt's vectors.
@@ -124,6 +127,7 @@ class CausalRows(TokenRows):
         super().__init__(ids)
         self.prefix = prefix
         self.num_chunks = len(chunks)
+        self._joined: dict[tuple[torch.device, torch.dtype], tuple[ChunkedMask, ChunkedMask]] = {}
         self._register("positions", torch.tensor(positions))  # [S]
         self._register("ends", torch.tensor(ends))  # [R, K]
         start = 0
@@ -136,24 +140,31 @@ class CausalRows(TokenRows):
             self._register(f"ends_{index}", torch.tensor(inside, dtype=torch.long))
             start += len(mask)
 
-    @property
-    def mask(self) -> ChunkedMask:
-        """The mask of a row's tokens."""
-        return ChunkedMask(self.prefix, self._chunk_buffers("mask"))
-
-    def select_ends(self, mask: ChunkedMask) -> ChunkedMask:
-        """Select the mask's rows for the end-of-text tokens of a single row."""
-        return mask.select_queries(self._chunk_buffers("ends"))
+    def masks(self, dtype: torch.dtype) -> tuple[ChunkedMask, ChunkedMask]:
+        """Make the masks of a row's tokens, and of the end-of-text tokens of a single row, in a data type."""
+        # On a GPU, starting many small computations takes longer than a few larger ones. Joining the masks takes many
+        # as well, so they are kept, except during export, where tensors have no values.
+        joins = self.ids.device.type != "cpu" and self.num_chunks > 1 and not torch.compiler.is_exporting()
+        key = (self.ids.device, dtype)
+        if joins and key in self._joined:
+            return self._joined[key]
+        mask = ChunkedMask(self.prefix, self._chunk_buffers("mask")).to(dtype)
+        masks = (mask, mask.select_queries(self._chunk_buffers("ends")))
+        if joins:
+            with torch.inference_mode(False):
+                masks = (masks[0].join(DEVICE_BUDGET), masks[1].join(DEVICE_BUDGET))
+            self._joined = {key: masks}
+        return masks
 
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "_ d"]:
         causal = cast(OpenCLIPTextTower, tower)
         tokens = tokens + causal.positions(self.positions)
-        mask = self.mask.to(causal.blocks.compute_dtype)
+        mask, end_mask = self.masks(causal.blocks.compute_dtype)
         # For one packed row, the last block is run only for the end-of-text tokens, since features are read there.
         if len(self.ends) == 1:
-            hidden = causal.transform(tokens, mask, between, self.ends[0], self.select_ends(mask))
+            hidden = causal.transform(tokens, mask, between, self.ends[0], end_mask)
             return causal.project(hidden.flatten(0, 1))
         hidden = causal.transform(tokens, mask, between).view(-1, *self.ids.shape, tokens.shape[-1])  # [N, R, S, D]
         # Several rows end at different positions, so the last block is run for all tokens.
@@ -198,8 +209,7 @@ def encode_side_by_side(
     # The rows are joined into one, so their indices shift by the lengths of the rows before.
     ends = torch.cat([row.ends[0] + start for row, start in zip(packed, starts, strict=True)])
     tokens = torch.cat(parts, dim=1) + tower.positions(torch.cat([row.positions for row in packed]))
-    masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in packed)
-    end_masks = tuple(row.select_ends(mask) for row, mask in zip(packed, masks, strict=True))
+    masks, end_masks = zip(*(row.masks(tower.blocks.compute_dtype) for row in packed), strict=True)
     hidden = tower.transform(tokens, BlockDiagonalMask(masks), (), ends, BlockDiagonalMask(end_masks))
     return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in packed]))
 

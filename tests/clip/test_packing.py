@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from fedvlp.clip import PromptedTextEncoder, load_clip
 from fedvlp.clip.blocks import BlockDiagonalMask, ChunkedMask
 from fedvlp.clip.packing import pack, shared_prefix_length
+from tests.helpers.fake_cuda import NEEDS_FAKE_CUDA, fake_cuda, move_module
 
 
 def dense(mask):
@@ -32,7 +34,7 @@ def test_sequences_that_begin_alike_are_a_tree():
 def test_chunks_repeat_shared_tokens():
     packed = pack(ALIKE, token_budget=8)
     assert packed.ids.tolist() == [[1, 2, 3, 4, 5, 9, 6, 9, 3, 7, 9, 8, 9]]
-    assert [len(mask) for mask in packed.mask.masks] == [8, 5]
+    assert [len(mask) for mask in packed.masks(torch.float32)[0].masks] == [8, 5]
 
 
 @pytest.mark.parametrize("token_budget", [1, 7, 8, 100])
@@ -40,7 +42,7 @@ def test_chunks_repeat_shared_tokens():
 def test_each_end_sees_its_own_sequence_and_nothing_else(sequences, token_budget):
     packed = pack(sequences, token_budget)
     for end, sequence in zip(packed.ends[0], sequences, strict=True):
-        seen = dense(packed.mask)[end] == 0
+        seen = dense(packed.masks(torch.float32)[0])[end] == 0
         assert packed.ids[0, seen].tolist() == sequence
         assert packed.positions[seen].tolist() == list(range(len(sequence)))
 
@@ -92,24 +94,48 @@ def slow_attention(query, key, value, sees, heads=3):
 
 @pytest.mark.parametrize(("token_budget", "chunks"), [(1, 5), (8, 3), (9, 2), (100, 1)])
 def test_chunked_attention_equals_attention_on_whole_rows(token_budget, chunks):
-    mask = rows(token_budget).mask
+    mask, _ = rows(token_budget).masks(torch.float64)
     assert len(mask.masks) == chunks
     assert mask.length == len(GROUPS)
-    found = mask.to(torch.float64).attend(*tokens(len(GROUPS)), 3)
+    found = mask.attend(*tokens(len(GROUPS)), 3)
     torch.testing.assert_close(found, slow_attention(*tokens(len(GROUPS)), SEES))
+
+
+@pytest.mark.parametrize(("budget", "chunks"), [(1, 5), (8, 3), (9, 2), (100, 1)])
+def test_joined_chunks_attend_as_separate_ones(budget, chunks):
+    mask, end_mask = rows(1).masks(torch.float64)
+    joined = mask.join(budget)
+    assert len(joined.masks) == chunks
+    assert joined.length == mask.length
+    torch.testing.assert_close(joined.attend(*tokens(len(GROUPS)), 3), mask.attend(*tokens(len(GROUPS)), 3))
+    query, *others = tokens(len(GROUPS))
+    query = query[:, : sum(map(len, end_mask.masks))]
+    torch.testing.assert_close(end_mask.join(budget).attend(query, *others, 3), end_mask.attend(query, *others, 3))
+
+
+@NEEDS_FAKE_CUDA
+def test_a_gpu_joins_chunks_once():
+    encoder = PromptedTextEncoder(load_clip("fedvlp-tiny"), list("abcdef"), prompt_length=4, token_budget=9)
+    assert len(encoder.rows.masks(torch.float32)[0].masks) > 1
+    with fake_cuda() as to_cuda:
+        move_module(encoder, to_cuda)
+        assert encoder(to_cuda(torch.randn(4, encoder.clip.text_width))).shape == (6, 128)
+        masks = encoder.rows.masks(torch.bfloat16)
+        assert [len(mask.masks) for mask in masks] == [1, 1]
+        assert encoder.rows.masks(torch.bfloat16) is masks
 
 
 def test_some_tokens_ask_as_they_do_among_all():
     packed = rows()
     query, *others = tokens(len(GROUPS))
-    mask = packed.mask.to(torch.float64)
+    mask, end_mask = packed.masks(torch.float64)
     expected = mask.attend(query, *others, 3)[:, packed.ends[0]]
-    found = packed.select_ends(mask).attend(query[:, packed.ends[0]], *others, 3)
+    found = end_mask.attend(query[:, packed.ends[0]], *others, 3)
     torch.testing.assert_close(found, expected)
 
 
 def test_joined_rows_have_the_features_of_separate_rows():
-    masks = (rows().mask.to(torch.float64), ChunkedMask(0, (torch.zeros(4, 4, dtype=torch.float64),)))
+    masks = (rows().masks(torch.float64)[0], ChunkedMask(0, (torch.zeros(4, 4, dtype=torch.float64),)))
     both = BlockDiagonalMask(masks)
     parts = tokens(len(GROUPS) + 4)
     found = both.attend(*parts, 3)
