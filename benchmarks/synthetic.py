@@ -94,7 +94,7 @@ class NoImages:
     def encode(self) -> None:
         """Do nothing."""
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None, once: bool = False) -> Loader:
         """Return no batches."""
         return NoBatches()
 
@@ -119,7 +119,7 @@ class Points(NoImages):
         """Make the clients."""
         self.clients = [Client(index, index % 3, self.images, str(index)) for index in range(self.count)]
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None, once: bool = False) -> Loader:
         """Return one batch, the same in every round."""
         generator = torch.Generator().manual_seed(0 if client is None else client.id)
         features = torch.randn(self.images, self.width, generator=generator)

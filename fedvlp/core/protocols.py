@@ -86,8 +86,8 @@ class TrainingData(Protocol):
     def clients(self) -> list[Client]:
         """All clients; known after ``setup``."""
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Load one client's training images, in an order that depends only on ``seed``."""
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None, once: bool = False) -> Loader:
+        """Load a client's training images, in an order that depends only on ``seed``; each image once if requested."""
 
 
 @runtime_checkable

@@ -74,9 +74,9 @@ class BoundLoaders:
             if len(self._rows_to_cache(domain)):
                 self._tensors(domain, self.precompute)
 
-    def train_loader(self, client_id: int, batch_size: int, seed: int) -> Loader:
-        """Make a client's batches, shuffled by a seed."""
-        return self._loader(self.train_parts[client_id], batch_size, seed)
+    def train_loader(self, client_id: int, batch_size: int, seed: int, balanced: bool = False) -> Loader:
+        """Make a client's batches, shuffled by a seed, or drawn with balanced classes."""
+        return self._loader(self.train_parts[client_id], batch_size, seed, balanced)
 
     def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
         """List every measured part, in the order of the parts."""
@@ -88,14 +88,14 @@ class BoundLoaders:
                 splits.append(EvaluationSplit(part.name, part.role, part.owner, part.clients, loader, len(part), names))
         return splits
 
-    def train_image_loader(self, batch_size: int, seed: int) -> ImageLoader:
+    def train_image_loader(self, batch_size: int, seed: int, balanced: bool = False) -> ImageLoader:
         """Load the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
         selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
         is_augmented = self.train_transform is not None
         if not is_augmented:
             self._cache_decoded(dict(selected))
         dataset = self._dataset(selected, is_augmented, self._domain_numbers(selected))
-        return image_loader(dataset, batch_size, self.num_workers, seed)
+        return image_loader(dataset, batch_size, self.num_workers, seed, balanced=balanced)
 
     def image_loaders(self, batch_size: int, *roles: ImageRole) -> list[ImageLoader]:
         """Make a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
@@ -107,14 +107,15 @@ class BoundLoaders:
                 loaders.append(image_loader(dataset, batch_size, self.num_workers))
         return loaders
 
-    def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
+    def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None, balanced: bool = False) -> Loader:
         precompute = self.precompute
         selected = list(part.rows_by_domain.items())
         numbers = None if seed is None else self._domain_numbers(selected)
         is_augmented = self.train_transform is not None and part.role == "train"
         if precompute is None or is_augmented:
             dataset = self._dataset(selected, is_augmented, numbers, part.classes)
-            return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
+            loader = image_loader(dataset, batch_size, self.num_workers, seed, self.device, balanced)
+            return DeviceLoader(loader, self.device)
         # The tensors have a row for each encoded image, but not all images of a domain need be encoded.
         rows = [np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected]
         labels = collect_labels([(self.images[domain], rows) for domain, rows in selected], part.classes)
@@ -124,7 +125,7 @@ class BoundLoaders:
             rows=[torch.from_numpy(domain_rows).to(self.device) for domain_rows in rows],
             labels=torch.from_numpy(labels).to(self.device),
             batch_size=batch_size,
-            seed=seed,
+            shuffle=None if seed is None else Shuffle(len(labels), seed, labels if balanced else None),
             domains=numbers,
         )
 
@@ -195,17 +196,22 @@ class BoundLoaders:
 class Shuffle(Sampler[tuple[int, int]]):
     """Random order of ``count`` images, with a seed for each image's augmentation, drawn for every pass.
 
-    The draws depend only on ``seed``. The global generator is neither read nor advanced.
+    With ``labels`` [images], classes are balanced: as many images are drawn with replacement, and each class that has
+    images is equally likely. The draws depend only on ``seed``. The global generator is neither read nor advanced.
     """
 
-    def __init__(self, count: int, seed: int) -> None:
+    def __init__(self, count: int, seed: int, labels: Indices | None = None) -> None:
         self.count = count
         self.generator = torch.Generator().manual_seed(seed)
+        self.weights = None if labels is None else 1 / torch.from_numpy(np.bincount(labels)[labels]).double()
 
     def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
         """Draw the order of the next pass, and the seed of the image at each position."""
         # Both are always drawn, so that passes over images and precomputed tensors have the same orders.
-        order = torch.randperm(self.count, generator=self.generator)
+        if self.weights is None:
+            order = torch.randperm(self.count, generator=self.generator)
+        else:
+            order = torch.multinomial(self.weights, self.count, replacement=True, generator=self.generator)
         return order, torch.randint(2**62, (self.count,), generator=self.generator)
 
     def __len__(self) -> int:
@@ -270,6 +276,7 @@ def image_loader(
     num_workers: int = 0,
     seed: int | None = None,
     device: torch.device | None = None,
+    balanced: bool = False,
 ) -> ImageLoader:
     """Make a PyTorch loader of (pixels, labels), shuffled by ``seed``, or in order without a seed.
 
@@ -278,7 +285,7 @@ def image_loader(
     return DataLoader(
         dataset,
         batch_size=batch_size,
-        sampler=None if seed is None else Shuffle(len(dataset), seed),
+        sampler=None if seed is None else Shuffle(len(dataset), seed, dataset.labels if balanced else None),
         num_workers=num_workers,
         pin_memory=device is not None and device.type == "cuda",
         # Without this, each pass would draw its workers' seed from the global generator.
@@ -309,7 +316,7 @@ class PrecomputedLoader:
         rows: Selected rows of each domain.
         labels: Class of each selected row.
         batch_size: Rows in a batch; the last may be smaller.
-        seed: Seed of the order; None keeps the order of ``rows``.
+        shuffle: Draws the order; None keeps the order of ``rows``.
         domains: Index of each domain; batches then contain it as ``domain`` [B].
     """
 
@@ -319,7 +326,7 @@ class PrecomputedLoader:
         rows: Sequence[Int[Tensor, " _"]],
         labels: Int[Tensor, " images"],
         batch_size: int,
-        seed: int | None = None,
+        shuffle: Shuffle | None = None,
         domains: Sequence[int] | None = None,
     ) -> None:
         self.tensors = tensors
@@ -329,7 +336,7 @@ class PrecomputedLoader:
         counts = torch.tensor([len(domain_rows) for domain_rows in rows])
         self.domain = torch.repeat_interleave(counts).to(self.rows.device)
         self.number = None if domains is None else torch.tensor(domains, device=self.rows.device)[self.domain]
-        self.shuffle = None if seed is None else Shuffle(len(self.rows), seed)
+        self.shuffle = shuffle
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)

@@ -71,6 +71,8 @@ class FederatedDataModule(L.LightningDataModule):
         split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images. Images are then read and
             encoded again in each pass.
+        balance_classes: Whether training draws images with replacement, so that all classes of a client are equally
+            likely. The number of images in a pass stays the same.
         class_names_map: Names for prompts by the data set's own names, such as {"tv": "television"}, or the path of a
             YAML or JSON file with such a mapping.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
@@ -102,6 +104,7 @@ class FederatedDataModule(L.LightningDataModule):
         test_fraction: FractionBelowOne = 0.0,
         split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
+        balance_classes: bool = False,
         class_names_map: dict[Any, Any] | str | None = None,
         num_workers: NonNegativeInt = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
@@ -122,6 +125,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.partition = ByDomain() if partition is None else partition
         self.augmentation = augmentation
+        self.balance_classes = balance_classes
         self.num_workers = num_workers
         self.class_names_map = read_class_names_map(class_names_map)
         self.cache_images = cache_images
@@ -370,17 +374,21 @@ class FederatedDataModule(L.LightningDataModule):
         for loaders in self.loaders.values():
             loaders.encode()
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
+    def train_dataloader(
+        self, client: Client | None = None, seed: int | None = None, once: bool = False
+    ) -> Loader | ImageLoader:
         """Make shuffled training batches of (inputs, labels); each pass over them has its own order.
 
         Args:
             client: The owner of the images; None takes all clients' images, for a plain Trainer.
             seed: Seed of order and augmentation in all passes; None takes the seed of ``seed_everything``.
+            once: Whether a pass contains each image once, even with ``balance_classes``.
         """
         seed = torch.initial_seed() if seed is None else seed
+        balanced = self.balance_classes and not once
         if client is None:
-            return self.loaders[""].train_image_loader(self.batch_size, seed)
-        return self.loaders[""].train_loader(client.id, self.batch_size, seed)
+            return self.loaders[""].train_image_loader(self.batch_size, seed, balanced)
+        return self.loaders[""].train_loader(client.id, self.batch_size, seed, balanced)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """List the validation and test splits of each source domain, then the held-out domains, omitting empty ones.

@@ -56,6 +56,8 @@ def describe_run(
     ``training`` describes the options of the federation; the options of image loading are added.
     """
     loading = {name: getattr(data, name, None) for name in ("batch_size", "augmentation")}
+    if getattr(data, "balance_classes", False):
+        loading["balance_classes"] = True
     return {
         "model": describe_model(model),
         "optimizer": describe_optimizer(model),

@@ -25,7 +25,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveFloat
 
 SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
-LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
+LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "balance_classes", "cache_images"})
 """Options of a site's data that the server chooses; the site chooses the folder of images."""
 MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
@@ -129,7 +129,7 @@ class SitesData(FederatedDataModule):
         domains = self.held_out_domains
         return [SplitPart("held_out", {domain: np.arange(len(self.images[domain]))}) for domain in domains]
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None, once: bool = False) -> NoReturn:
         """Raise a UserError, since the training images are at the sites."""
         raise UserError("The training images are at the sites. Use `fedvlp deploy` instead of `fedvlp fit`.")
 
@@ -198,9 +198,11 @@ class SiteImages(ListedImages):
         """The single client, with the id that the server assigned."""
         return [Client(self.ids[0], self.ids[1], super().clients[0].num_examples, self.domain)]
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
+    def train_dataloader(
+        self, client: Client | None = None, seed: int | None = None, once: bool = False
+    ) -> Loader | ImageLoader:
         """Build the loader of the single client's shuffled batches, whatever its id."""
-        return super().train_dataloader(None if client is None else super().clients[0], seed)
+        return super().train_dataloader(None if client is None else super().clients[0], seed, once)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """List the site's validation and test splits with the client id that the server assigned."""

@@ -146,7 +146,7 @@ def local_batches(client: Client, task: PhaseTask, workspace: Workspace) -> tupl
         # With a fraction of an epoch, one pass spans several rounds and must have the same order in all of them.
         if shuffle != task.round:
             seed = derive_seed(workspace.options.seed, shuffle, task.index, client.id)
-        return workspace.data.train_dataloader(client, seed=seed)
+        return workspace.data.train_dataloader(client, seed=seed, once=task.phase.one_pass)
 
     if task.phase.one_pass:
         loader = make_loader(task.round)

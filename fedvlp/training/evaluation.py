@@ -31,7 +31,7 @@ def baselines(
         built["zero_shot"] = zero_shot if "zero_shot" in names or zero_shot is module else None
         if "class_means" in names and module.precomputes:
             # With a fixed seed, because rounding of sums depends on the order of the images.
-            loaders = (data.train_dataloader(client, seed=0) for client in data.clients)
+            loaders = (data.train_dataloader(client, seed=0, once=True) for client in data.clients)
             built["class_means"] = zero_shot.class_means_baseline(chain.from_iterable(loaders))
     return {BASELINES[name]: baseline for name, baseline in built.items() if baseline is not None}
 

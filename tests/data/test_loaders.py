@@ -228,3 +228,18 @@ def test_mistakes_in_the_folder_of_images_of_no_class_are_named(arrays, tmp_path
     }.items():
         with pytest.raises(UserError, match=message):
             arrays(out_of_distribution=str(folder)).prepare_data()
+
+
+@pytest.mark.parametrize("precompute", [None, prepared], ids=["images", "precomputed"])
+def test_balanced_classes_are_equally_likely_in_each_pass(arrays, transform, precompute, monkeypatch):
+    monkeypatch.setattr(arrays, "counts", {"a": (80, 15, 5)})
+    data = arrays(balance_classes=True, cache_dir=None, batch_size=7)
+    data.bind(transform, precompute)
+    (client,) = data.clients
+    loader = data.train_dataloader(client, seed=3)
+    drawn = torch.cat([labels for _ in range(40) for _, labels in loader])
+    assert len(drawn) == 40 * client.num_examples
+    np.testing.assert_allclose(drawn.bincount() / len(drawn), [1 / 3] * 3, atol=0.03)
+    assert same(batches(data.train_dataloader(client, seed=3)), batches(data.train_dataloader(client, seed=3)))
+    once = torch.cat([labels for _, labels in data.train_dataloader(client, seed=3, once=True)])
+    assert once.bincount().tolist() == [64, 12, 4]

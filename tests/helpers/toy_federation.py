@@ -126,7 +126,7 @@ class Points:
         noise = 0.1 * torch.randn(count, 4, generator=generator)
         return F.one_hot(labels, 4).float() + noise, labels
 
-    def train_dataloader(self, client=None, seed=None):
+    def train_dataloader(self, client=None, seed=None, once=False):
         points, labels = self.points(client.id, client.num_examples)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
         if self.spoil and client.id == 0:

@@ -120,7 +120,7 @@ class Restless(Noise):
 
 
 class Unrepeatable(Noise):
-    def train_dataloader(self, client=None, seed=None):
+    def train_dataloader(self, client=None, seed=None, once=False):
         Restless.count += 1
         return super().train_dataloader(client, Restless.count)
 

@@ -22,7 +22,7 @@ class LoaderRecorder(Points):
         super().__init__(clients)
         self.requests = []
 
-    def train_dataloader(self, client=None, seed=None):
+    def train_dataloader(self, client=None, seed=None, once=False):
         self.requests.append((client.id, seed))
         return super().train_dataloader(client, seed)
 

@@ -70,7 +70,7 @@ def test_the_order_of_clients_changes_no_bit(tmp_path):
 class Failing(Points):
     """Points with a first client that fails to load its data."""
 
-    def train_dataloader(self, client=None, seed=None):
+    def train_dataloader(self, client=None, seed=None, once=False):
         if client.id == 0:
             raise OSError("no such file")
         return super().train_dataloader(client, seed)

@@ -67,9 +67,9 @@ class PoisonedData:
         """Images in a batch."""
         return int(getattr(self.data, "batch_size", 1))
 
-    def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
+    def train_dataloader(self, client: Client | None = None, seed: int | None = None, once: bool = False) -> Loader:
         """Build one client's batches, poisoned if it is hostile; lightning.Trainer passes no client."""
-        loader = self.data.train_dataloader(client, seed=seed)
+        loader = self.data.train_dataloader(client, seed=seed, once=once)
         if client is None or seed is None or client.id not in self.hostile:
             return loader
         return self.poison(loader, client, seed)

@@ -17,7 +17,7 @@ MOMENTUM = 0.8
 class Batches(Points):
     """Three clients with 8, 12 and 16 points in batches of 4: 2, 3 and 4 steps per pass."""
 
-    def train_dataloader(self, client=None, seed=None):
+    def train_dataloader(self, client=None, seed=None, once=False):
         return super().train_dataloader(client, seed=client.id)  # the same order in each round
 
 

@@ -33,7 +33,7 @@ def test_a_skipped_client_keeps_its_add_on_state(tmp_path, add_on):
     class FailsLater(Points):
         """The first client's images are spoilt in the second round."""
 
-        def train_dataloader(self, client=None, seed=None):
+        def train_dataloader(self, client=None, seed=None, once=False):
             self.spoil = self.trainer.run_state.server.round == 1
             return super().train_dataloader(client, seed)
 
