@@ -58,8 +58,17 @@ def test_three_sites_train_with_noise_like_a_simulation(promptfl):
     assert (last - first).norm() > 0.5, "no noise was added, so the update's norm is at most clip_norm"
 
 
-def test_three_sites_compute_a_classifier_like_a_simulation(tmp_path, image_root):
-    simulated, deployment = run_both(tmp_path, image_root, method_config("fed_cof", rounds=1))
+def test_sites_with_tables_compute_a_classifier_like_a_simulation(tmp_path, image_root):
+    config = method_config("fed_cof", rounds=1)
+    simulated = simulate(tmp_path, config, image_root).folder
+    deployment = Deployment(tmp_path, image_root)
+    for node, home in list(deployment.homes.items())[1:]:  # the first site reads class folders
+        domain = home.name
+        rows = [f"{path.relative_to(image_root)},{path.parent.name}" for path in (image_root / domain).rglob("*.*")]
+        table = tmp_path / f"{domain}.csv"
+        table.write_text("\n".join(["path,label", *reversed(rows)]))
+        deployment.homes[node] = make_site(home, domain, image_root, table=str(table))
+    assert deployment.serve(config) == 0
     assert_equal_runs(simulated, deployment.run())
     assert "weight" in deployment.prompts()
 
