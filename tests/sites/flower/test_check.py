@@ -81,6 +81,14 @@ def test_all_checks_pass_at_site_and_server(link, capsys):
     assert "refuses new keys" in results["SuperLink"]
 
 
+def test_a_table_names_the_classes_of_a_site(link, capsys):
+    (link.folder / "images.csv").write_text("path,label\n1.png,scar\n2.png,burn\n")
+    (link.folder / "site.yaml").write_text("name: north\ntable: images.csv\ncache_dir: null\n")
+    code, results = checked(link, capsys)
+    assert code == 0
+    assert "'north' with classes burn, scar" in results["home"]
+
+
 @pytest.mark.parametrize(
     ("status", "ahead", "words"),
     [
