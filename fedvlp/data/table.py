@@ -47,7 +47,8 @@ class ImageTable(ListedImages):
         table: The file, or the folder saved by ``datasets``.
         root: Folder of the images; by default the table's folder.
         columns: Names of the columns in this table, such as {"label": "dx"}. A path may be composed from columns, as in
-            {"path": "images/{image_id}.jpg"}.
+            {"path": "images/{image_id}.jpg"}. A label may have a column per class, as in {"label": "melanoma|nevus"}:
+            1 for the image's class, 0 or nothing for the others.
         class_names: File with a class name per line, for labels that are numbers from 0.
         **options: The arguments of ListedImages.
     """
@@ -118,8 +119,8 @@ class ImageTable(ListedImages):
         for name, column in column_of.items():
             if name not in ("path", "label") and name not in self.columns:
                 continue
-            # A composed path names several columns.
-            parts = [part for _, part, _, _ in Formatter().parse(column)] if "{" in column else [column]
+            # A composed path and classes with a column each name several columns.
+            parts = [part for _, part, _, _ in Formatter().parse(column)] if "{" in column else column.split("|")
             for part in parts:
                 if part is not None and part not in content.columns:
                     hint = did_you_mean_or_choose(part, content.columns)
@@ -129,6 +130,8 @@ class ImageTable(ListedImages):
                     )
 
     def _labels(self, content: Cells, column: str) -> list[str]:
+        if "|" in column:
+            return [self._marked_class(row, column.split("|"), line) for line, row in enumerate(content.rows, start=2)]
         labels = [compose_name(row[column].strip()) for row in content.rows]
         names = content.class_names.get(column, [])
         if self.class_names_file is not None:
@@ -142,6 +145,17 @@ class ImageTable(ListedImages):
                 f"{len(names)} class names; got {wrong[0]!r}. Correct the labels, or remove data.class_names."
             )
         return [names[int(label)] for label in labels]
+
+    def _marked_class(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
+        """Find the one column with 1 among the columns of the classes."""
+        values = {column: row[column].strip() for column in columns}
+        marked = [column for column, value in values.items() if value in ("1", "1.0", "True", "true")]
+        if len(marked) != 1 or not set(values.values()) <= {"", "0", "0.0", "False", "false", values[marked[0]]}:
+            raise UserError(
+                f"Expected a single 1, and otherwise 0, in the columns {', '.join(columns)} of {self.table}; "
+                f"line {line} has {', '.join(values.values())}. Each image has one class; correct or remove the row."
+            )
+        return compose_name(marked[0])
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the file of their names, or alphabetically."""

@@ -115,6 +115,17 @@ def test_numbered_labels_have_the_names_of_a_file_in_its_order(table, rows, tmp_
     )
 
 
+def test_a_column_per_class_marks_the_class(table, rows):
+    marked = [{**row, "cat": f"{row['label'] == 'cat':.1f}", "dog": int(row["label"] == "dog")} for row in rows]
+    columns = {"label": "dog|cat"}
+    data = table(marked, columns=columns)
+    assert data.class_names == ["cat", "dog"]
+    assert data.split_table() == table(rows).split_table()
+    refused(table([{**marked[0], "dog": 1}, *marked[1:]], columns=columns), "single 1.* line 2 has 1, 1.0")
+    refused(table([{**marked[0], "cat": "0.4"}, *marked[1:]], columns=columns), "line 2 has 0, 0.4")
+    refused(table(marked, columns={"label": "dog|cow"}), "Expected a column 'cow' for the label")
+
+
 def test_a_given_split_and_given_clients_are_used(table, rows):
     parts = ["train"] * 6 + ["val"] * 2 + ["Test"] * 4
     given = [
