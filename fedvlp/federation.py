@@ -16,7 +16,7 @@ from fedvlp.core.balance import describe_balance
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import bind_aggregators
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
+from fedvlp.core.roles import BASELINES, REPORTED, SELECTION_METRICS, BaselineName, SelectionMetric, selection_column
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import label_by_folders
 from fedvlp.data.files.images import image_batches, image_paths
@@ -65,6 +65,7 @@ class Federation(RunView):
         baselines: Baselines shown next to the method in tables: ``zero_shot`` for untrained CLIP, ``class_means`` for
             the mean feature of each class's training images, if features are cached. They never select anything.
         evaluate_every: Number of rounds between evaluations. The last round is always evaluated.
+        select: Metric on source validation that selects the best round.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: Number or indices of devices. Several devices train different clients at the same time.
         precision: Precision of the frozen towers; prompts, optimizers and averages stay in float32. ``bf16-mixed``
@@ -92,6 +93,7 @@ class Federation(RunView):
         name: str | None = None,
         baselines: Sequence[BaselineName] = ("zero_shot", "class_means"),
         evaluate_every: PositiveInt = 1,
+        select: SelectionMetric = "accuracy",
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
         precision: setup.Precision = "32-true",
@@ -113,6 +115,8 @@ class Federation(RunView):
             check_ranges(group)
         if unknown := [name for name in baselines if name not in BASELINES]:
             raise UserError(f"Expected baselines among {', '.join(BASELINES)}; got {unknown[0]!r}.")
+        if select not in SELECTION_METRICS:
+            raise UserError(f"Expected select among {', '.join(SELECTION_METRICS)}; got {select!r}.")
         if fast_dev_run:
             rounds = min(rounds, 1)
             local = replace(local, epochs=1, steps=1)
@@ -143,7 +147,7 @@ class Federation(RunView):
             collective_timeout=runtime.collective_timeout,
         )
         precision_used = self.fabric.strategy.precision.precision
-        self.options = RunOptions(rounds, seed, precision_used, local, server, clients)
+        self.options = RunOptions(rounds, seed, precision_used, local, server, clients, select)
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
         self.description = {}
@@ -164,7 +168,10 @@ class Federation(RunView):
         # Not in the constructor, because `test` and `verify` ignore the callbacks of a config of `fit`.
         check_callbacks(self.callbacks)
         self.prepare(model, datamodule)
-        check_callbacks(self.callbacks, [split.name for split in datamodule.evaluation_splits()])
+        splits = (split.name for split in datamodule.evaluation_splits())
+        check_callbacks(
+            self.callbacks, [*splits, "validation", "validation_loss", selection_column(self.options.select)]
+        )
         train = partial(train_rounds, self, Hooks(self.callbacks, self, model))
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedvlp.callbacks.measures import Baselines
 from fedvlp.core.predictions import Predictions
+from fedvlp.core.roles import selection_column
 from fedvlp.results.figures import FIGURE_FILE, accuracy_figure
 from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
 from fedvlp.results.record import LAST_ROW
@@ -23,7 +24,7 @@ from fedvlp.utils.files import atomic_write, write_text
 class Checkpoints(FederationCallback):
     """Writer of ``checkpoints/round-<n>.safetensors`` and the deployed ``prompts.safetensors`` after each round.
 
-    ``prompts_best.safetensors`` is from the round with the best mean accuracy on the *source* validation splits.
+    ``prompts_best.safetensors`` is from the best round on *source* validation, by the metric ``trainer.select``.
 
     Args:
         keep: Number of checkpoints to keep. An older checkpoint is used if the newest is damaged.
@@ -38,7 +39,7 @@ class Checkpoints(FederationCallback):
             return
         _write_prompts(federation, "prompts.safetensors")
         run_state = federation.run_state
-        if best_round(run_state.history) is row:
+        if best_round(run_state.history, selection_column(federation.options.select)) is row:
             _write_prompts(federation, "prompts_best.safetensors")
         path = checkpoint_file(Path(federation.log_dir), row["round"])
         save_checkpoint(path, run_state, federation.description)

@@ -12,7 +12,7 @@ from fedvlp.callbacks.measures import Baselines
 from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbalanced
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.roles import CENTRALISED, ROLES
+from fedvlp.core.roles import CENTRALISED, ROLES, selection_column
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_name
 from fedvlp.results.rounds import (
@@ -64,7 +64,7 @@ class Summary(FederationCallback):
         history = trainer.run_state.history
         if any(map(is_accuracy, history[-1])):
             self.balance[LAST_ROW] = trainer.balance
-            if best_round(history) is history[-1]:
+            if best_round(history, selection_column(trainer.options.select)) is history[-1]:
                 self.balance[BEST_ROW] = trainer.balance
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Summary(FederationCallback):
         if not federation.is_global_zero:
             return
         history = federation.run_state.history
-        rows = accuracy_table(self.baselines.scores, history)
+        rows = accuracy_table(self.baselines.scores, history, federation.options.select)
         self.balance = {**self.baselines.balance, **self.balance}
         _print_accuracies(federation, rows, self.balance)
         _print_costs(federation)

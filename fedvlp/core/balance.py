@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def count_classes(predictions: Predictions, class_names: Sequence[str]) -> Class
     return dict(zip(class_names, (counts / len(predictions.predicted)).tolist(), strict=True))
 
 
-def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
+def class_balance(counts: Mapping[str, ClassCounts], with_macro_f1: bool = False) -> Balance:
     """Compute scores by class for each split, and for each role over its splits, all in percent.
 
     The 95 % interval of balanced accuracy models the correct images of each class as independent binomial counts. It is
@@ -51,6 +51,7 @@ def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
         ``chance``, 100 / C for C classes to choose from. ``largest_class``, the accuracy of always predicting the
         largest class. ``predicted_class``, the class with the most predictions. ``predicted`` and ``images``, its
         shares of predictions and images. Roles average over splits, except for the shares, which count all images.
+        ``macro_f1``, the mean F1 of classes with images or predictions, only if ``with_macro_f1``.
 
     >>> scores = class_balance({"test/a": {"intact": (70, 70, 99), "broken": (30, 1, 1)}})["test"]
     >>> [round(scores[name], 1) for name in ("balanced_accuracy", "low", "high", "chance", "largest_class")]
@@ -60,14 +61,17 @@ def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
     for name, by_class in counts.items():
         groups[name] = [by_class]
         groups.setdefault(name.partition("/")[0], []).append(by_class)
-    return {name: _scores(splits) for name, splits in groups.items()}
+    return {name: _scores(splits, with_macro_f1) for name, splits in groups.items()}
 
 
-def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
+def _scores(splits: Sequence[ClassCounts], with_macro_f1: bool) -> dict[str, Any]:
+    f1 = []
     present = []
     for by_class in splits:
         counts = np.array(list(by_class.values()), float)  # [C, 3]
         present.append(counts[counts[:, 0] > 0])
+        images, right, predicted = counts[counts.any(axis=1)].T  # classes with images or predictions
+        f1.append(200 * float((right / (images + predicted)).mean()))
     images, right, _ = np.concatenate(present).T  # each [m], the classes with images of all splits
     classes = [len(kinds) for kinds in present]
     weights = np.repeat([1 / count / len(splits) for count in classes], classes)
@@ -91,6 +95,7 @@ def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
         "predicted_class": name,
         "images": 100 * float(totals[name][0] / all_images),
         "predicted": 100 * float(totals[name][2] / all_predicted),
+        **({"macro_f1": fmean(f1)} if with_macro_f1 else {}),
     }
 
 

@@ -12,6 +12,7 @@ ProtocolName = Literal[
     "leave_domains_out", "all_seen", "base_to_new", "cross_dataset", "new_classes_and_domains", "personal"
 ]
 BaselineName = Literal["zero_shot", "class_means"]
+SelectionMetric = Literal["accuracy", "balanced_accuracy", "macro_f1"]
 
 
 @dataclass(frozen=True)
@@ -183,5 +184,13 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
 BASELINES: dict[str, str] = {"zero_shot": "zero-shot CLIP", "class_means": "class means"}
 """Untrained classifiers that tables show next to a method: titles of their rows by option name."""
 
+SELECTION_METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"}
+"""Metrics on source validation that may select a round or a trial: titles by option name."""
+
 CENTRALISED = "centralised, not federated"
 """Replaces the description of clients in results of centralised training."""
+
+
+def selection_column(metric: str) -> str:
+    """Name the column of ``metrics.csv`` with the mean of a selection metric over the source domains."""
+    return "validation" if metric == "accuracy" else f"validation_{metric}"

@@ -128,6 +128,11 @@ class Record:
         return seed
 
     @property
+    def select(self) -> str:
+        """Metric on source validation that selected the best round, such as ``balanced_accuracy``."""
+        return str(self.training.get("select", "accuracy"))
+
+    @property
     def last(self) -> Mapping[str, float]:
         """Accuracies in percent after the last round, or of the only row of a method without training."""
         return self._row(LAST_ROW)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
-from fedvlp.core.roles import PROTOCOLS, ROLES
+from fedvlp.core.roles import PROTOCOLS, ROLES, SELECTION_METRICS, selection_column
 from fedvlp.results.record import BEST_ROW, LAST_ROW, row_name
 from fedvlp.utils.text_table import text_table
 
@@ -36,17 +36,17 @@ def last_round(history: History) -> Mapping[str, Any] | None:
     return [*history, *evaluated][-1] if history else None
 
 
-def best_round(history: History, role: str = "validation") -> Mapping[str, Any] | None:
-    """Find the first row with the highest mean accuracy of a role; None if the role was not evaluated.
+def best_round(history: History, column: str = "validation") -> Mapping[str, Any] | None:
+    """Find the first row with the highest value of a column; None if no row has the column.
 
-    For any role except source validation, this is an oracle, not a valid result. It measures by how many points
+    For any images except source validation, this is an oracle, not a valid result. It measures by how many points
     a table is too high if it reports the best round on the test images.
 
     >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
     1
     """
-    evaluated = [row for row in history if role in row]
-    return max(evaluated, key=lambda row: row[role]) if evaluated else None
+    evaluated = [row for row in history if column in row]
+    return max(evaluated, key=lambda row: row[column]) if evaluated else None
 
 
 def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
@@ -90,12 +90,16 @@ def _mean_loss(row: Mapping[str, Any]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def accuracy_table(baselines: Mapping[str, Mapping[str, float]], history: History) -> AccuracyRows:
-    """Collect the rows of the final table: baselines, last round, and best round on source validation."""
+def accuracy_table(
+    baselines: Mapping[str, Mapping[str, float]], history: History, select: str = "accuracy"
+) -> AccuracyRows:
+    """Collect the rows of the final table: baselines, last round, and best round on source validation by ``select``."""
     rows = [(title, row) for title, row in baselines.items() if row]
-    for name, row in ((LAST_ROW, last_round(history)), (BEST_ROW, best_round(history))):
+    by = "" if select == "accuracy" else f" by {SELECTION_METRICS[select]}"
+    best = best_round(history, selection_column(select))
+    for name, row, remark in ((LAST_ROW, last_round(history), ""), (BEST_ROW, best, by)):
         if row is not None:
-            rows.append((f"{name} ({row['round']})", row))
+            rows.append((f"{name} ({row['round']}){remark}", row))
     return rows
 
 

@@ -91,7 +91,7 @@ class RunView:
     @property
     def balance(self) -> Balance:
         """The scores by class of the last evaluation, without splits of sites that report no counts by class."""
-        return class_balance(getattr(self.engine, "class_counts", {}))
+        return class_balance(getattr(self.engine, "class_counts", {}), with_macro_f1=self.options.select == "macro_f1")
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Compute the accuracies of a state on all splits, in percent. One process computes them for all."""

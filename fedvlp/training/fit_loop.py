@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedvlp.core.protocols import TrainingData
-from fedvlp.core.roles import ROLES
+from fedvlp.core.roles import ROLES, selection_column
 from fedvlp.core.state import RoundMetrics, RunState, ServerState
 from fedvlp.runs.client_store import DiskStore
 from fedvlp.runs.descriptions import resume
@@ -131,6 +131,9 @@ def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None
         state = replace(state, server=after_validation(federation, workspace, state.server, metrics))
         trained = (state.server.deployed, state.personal)
         metrics |= federation.evaluate(workspace.module, *trained)
+        if options.select != "accuracy":
+            by_class = workspace.fabric.broadcast(federation.balance).get("validation", {})
+            metrics |= {selection_column(options.select): by_class[options.select]} if by_class else {}
         if options.clients.attack is not None:
             metrics |= options.clients.attack.measure(workspace.module, workspace.data, workspace.fabric, *trained)
     metrics["seconds"] = time.perf_counter() - began

@@ -99,10 +99,10 @@ class Hooks:
         self.stopping = [by_key[key] for key in saved.stopped_by if key in by_key]
 
 
-def check_callbacks(callbacks: Sequence[Callback], splits: Sequence[str] | None = None) -> None:
+def check_callbacks(callbacks: Sequence[Callback], scores: Sequence[str] | None = None) -> None:
     """Raise UserError for unsupported callbacks, hooks that are never called, and wrong stopping criteria.
 
-    ``splits`` are the names of the accuracies, if they are known.
+    ``scores`` are the names of the scores on source validation and other splits, if they are known.
     """
     for callback in callbacks:
         title = type(callback).__name__
@@ -122,24 +122,25 @@ def check_callbacks(callbacks: Sequence[Callback], splits: Sequence[str] | None 
                 f"{', '.join(HOOKS[2:6])}, ... or a hook of fedvlp.callbacks.FederationCallback instead."
             )
         if isinstance(callback, EarlyStopping):
-            _check_early_stopping(callback, splits)
+            _check_early_stopping(callback, scores)
         # Lightning's default reads the clock after each step, and processes take different numbers of steps.
         if isinstance(callback, Timer) and callback._interval == "step":
             raise UserError("Timer with interval='step' can't stop a round. Pass interval='epoch', which is a round.")
 
 
-def _check_early_stopping(callback: EarlyStopping, splits: Sequence[str] | None) -> None:
-    role, _, domain = callback.monitor.partition("/")
-    is_misspelt = splits is not None and role == "validation" and domain != "" and callback.monitor not in splits
+def _check_early_stopping(callback: EarlyStopping, scores: Sequence[str] | None) -> None:
+    role = callback.monitor.partition("/")[0]
+    kind = role.partition("_")[0]
+    is_misspelt = scores is not None and kind == "validation" and callback.monitor not in scores
     if role in REPORTED:
         raise UserError(
             f"EarlyStopping monitors {callback.monitor}, on which results are reported. Selecting on it would bias the "
             "result. Monitor validation, the mean accuracy on the source domains."
         )
-    if role == "validation" and callback.mode == "min":  # Lightning's default
+    if kind == "validation" and role != "validation_loss" and callback.mode == "min":  # Lightning's default
         raise UserError(f"EarlyStopping monitors {callback.monitor}, an accuracy, with mode 'min'. Pass mode='max'.")
-    if callback.strict and (is_misspelt or role not in ("validation", "validation_loss", "client", "clients")):
+    if callback.strict and (is_misspelt or kind not in ("validation", "client", "clients")):
         raise UserError(
             f"EarlyStopping monitors {callback.monitor!r}, which is no metric of a round. Monitor validation, "
-            "validation/DOMAIN, client/CLIENT/loss (up to 100 clients) or clients/loss/mean (more clients)."
+            "validation_METRIC, validation/DOMAIN, client/CLIENT/loss (up to 100 clients) or clients/loss/mean (more)."
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from fedvlp.core.aggregation.base import Aggregator
+from fedvlp.core.roles import SelectionMetric
 from fedvlp.core.state import Client
 from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import LocalTraining
@@ -106,6 +107,7 @@ class RunOptions:
     local: LocalTraining = LocalTraining()
     server: Server = Server()
     clients: Clients = Clients()
+    select: SelectionMetric = "accuracy"
 
     def describe(self) -> dict[str, Any]:
         """Describe the options as JSON values. A run can be resumed only with equal values.
@@ -113,6 +115,8 @@ class RunOptions:
         They include the number of rounds only if a schedule or an add-on depends on it.
         """
         described: dict[str, Any] = to_jsonable(self)
+        if self.select == "accuracy":
+            del described["select"]  # so that the description equals one without this option
         # A single add-on equals a list of one.
         described["local"]["add_ons"] = to_jsonable(self.local.listed_add_ons)
         parts = [self.local.schedule, *self.local.listed_add_ons]

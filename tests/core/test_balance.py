@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedvlp.core.balance import class_balance, count_classes, describe_balance, is_imbalanced
+from fedvlp.core.metrics import class_scores
 from fedvlp.core.predictions import Predictions
 from tests.helpers.predictions import draw
 
@@ -31,6 +32,7 @@ def test_scores_match_loops_over_images():
     splits = {"test/x": draw(70, states=3), "test/y": draw(40, seed=1), "held_out/z": draw(30, seed=2, right=0.1)}
     counts = {name: count_classes(each, NAMES) for name, each in splits.items()}
     balance = class_balance(counts)
+    with_f1 = class_balance(counts, with_macro_f1=True)
     assert balance.keys() == {*splits, "test", "held_out"}
     for name, scores in balance.items():
         members = [
@@ -47,6 +49,8 @@ def test_scores_match_loops_over_images():
         expected = [np.mean(recalls), low, high, 1 / 6, np.mean(largest)]
         found = [scores[key] for key in ("balanced_accuracy", "low", "high", "chance", "largest_class")]
         assert found == pytest.approx([100 * value for value in expected], abs=1e-4)
+        macro_f1 = np.mean([class_scores(splits[split], 6)["macro_f1"] for split in members])
+        assert with_f1[name] == {**scores, "macro_f1": pytest.approx(macro_f1, abs=1e-4)}
         right = [Predictions.accuracy.fget(splits[split]) for split in members]
         assert 0 <= scores["predicted"] <= 100 >= max(right)
 

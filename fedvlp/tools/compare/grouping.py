@@ -131,16 +131,18 @@ def row_labels(records: Iterable[Record]) -> dict[str, str]:
 
     A label contains an option, as in ``trip (key_seed=1)``, if its value is not the most frequent one in the config's
     rows. It also contains options that only some rows have, e.g. an aggregator. Centralised runs are marked.
+    If rows differ in the metric that selects rounds, each label contains it.
     """
     examples = {record.settings: record for record in records}
     kinds = {settings: (config_name(record), record.is_centralised) for settings, record in examples.items()}
+    is_mixed = len({record.select for record in examples.values()}) > 1
     labels: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for settings, record in examples.items():
         same_kind = [other for key, other in examples.items() if kinds[key] == kinds[settings] and not other.tuning]
         rows = [all_options(other) for other in same_kind]
         own = [f"best of {record.tuning['trials']}"] if record.tuning else _distinctive_options(record, rows)
-        remarks = ", ".join([CENTRALISED] * record.is_centralised + own)
+        remarks = ", ".join([CENTRALISED] * record.is_centralised + own + [f"select={record.select}"] * is_mixed)
         label = f"{kinds[settings][0]} ({remarks})" if remarks else kinds[settings][0]
         # Two rows may differ in something that no label shows, and still need two names.
         counts[label] += 1
@@ -154,7 +156,7 @@ def _distinctive_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> l
     in_all_rows = set(values).intersection(*rows)
     not_in_all = record.training_without_seed.keys() - in_all_rows
     remarks = []
-    for name in sorted(in_all_rows | not_in_all):
+    for name in sorted((in_all_rows | not_in_all) - {"select"}):
         # The most frequent value counts as the default and is not shown.
         others = Counter(_as_text(row[name]) for row in rows) if name in in_all_rows else Counter()
         count = others.pop(_as_text(values[name]), 0)

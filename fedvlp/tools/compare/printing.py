@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
+from fedvlp.core.roles import SELECTION_METRICS
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, config_rounds
 from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Table, costs, row_title
@@ -25,7 +26,7 @@ LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"^": r"\^{}", "~": r"\~{}", "\\": r"\textbackslash{}"}
 )
 LEGEND = (
-    "last: last round; best: round with the best mean accuracy on source validation. The compared images select "
+    "last: last round; best: round with the best mean {selection} on source validation. The compared images select "
     "nothing. up, down: parameters per client and round; bytes: up and down; seconds: all rounds of a run"
 )
 ORACLE_LEGEND = (
@@ -117,7 +118,8 @@ def table_text(table: Table) -> TextTable:
         accuracies = [format_cell(table.cell(row, column), usual_count=usual_count) for column in columns]
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
         rows.append([*row, *accuracies, *gap, *_costs(table.runs[row[0]], is_trained=row[1] != UNTRAINED)])
-    legends = [LEGEND]
+    metrics = dict.fromkeys(SELECTION_METRICS[run.select] for run in table.records if run.rounds) or ["accuracy"]
+    legends = [LEGEND.format(selection=" or ".join(metrics))]
     if by_class:
         legends.append(BALANCE_LEGEND)
     if has_oracle:
@@ -157,7 +159,7 @@ def _warnings(table: Table) -> list[str]:
             continue
         rounds = config_rounds(config_name(runs[0]))
         # Closed-form classifiers need a single round.
-        if rounds != 1 and all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
+        if rounds != 1 and all(f"{BEST_ROW} ({run.rounds})" in " ".join(run.accuracy) for run in runs):
             rising.append(method)
         if runs[0].rounds < rounds:
             short.append(f"{method} {runs[0].rounds} of {rounds}")

@@ -21,7 +21,9 @@ from fedvlp.utils.errors import UserError, unwrapped_errors
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
 """The files of an entry, which is a run's folder or the output of ``fedvlp push --output``."""
-TRAINER_OPTIONS = ("rounds", "seed", "precision", "deterministic", "evaluate_every", "local", "server", "clients")
+TRAINER_OPTIONS = (
+    *("rounds", "seed", "precision", "deterministic", "evaluate_every", "select", "local", "server", "clients"),
+)
 """Options of the trainer that determine a result. All others only concern the machine and the output."""
 MEASURED = ("accuracy", "metrics", "balance")
 """Parts of a summary with numbers that are computed from images, in percent or points."""
