@@ -65,7 +65,7 @@ class Federation(RunView):
         baselines: Baselines shown next to the method in tables: ``zero_shot`` for untrained CLIP, ``class_means`` for
             the mean feature of each class's training images, if features are cached. They never select anything.
         evaluate_every: Number of rounds between evaluations. The last round is always evaluated.
-        select: Metric on source validation that selects the best round.
+        select: Metric on source validation that selects the best round and the trial of ``fedvlp tune``.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: Number or indices of devices. Several devices train different clients at the same time.
         precision: Precision of the frozen towers; prompts, optimizers and averages stay in float32. ``bf16-mixed``

@@ -133,6 +133,14 @@ class Record:
         return str(self.training.get("select", "accuracy"))
 
     @property
+    def selection_score(self) -> float:
+        """Mean of the metric ``select`` on source validation after the last round, in percent."""
+        if self.select == "accuracy":
+            return self.last["validation"]
+        scores = self.balance.get(LAST_ROW) or self.balance[ZERO_SHOT_ROW]
+        return float(scores["validation"][self.select])
+
+    @property
     def last(self) -> Mapping[str, float]:
         """Accuracies in percent after the last round, or of the only row of a method without training."""
         return self._row(LAST_ROW)

@@ -1,4 +1,4 @@
-"""The metric that selects rounds, from ``fedvlp fit`` to every command that reads the run."""
+"""The metric that selects rounds and trials, from ``fedvlp fit`` to every command that reads the run."""
 
 import shutil
 
@@ -11,6 +11,7 @@ from fedvlp.testing.runs import DOMAINS, draw
 from tests.helpers.assertions import assert_equal
 from tests.helpers.runs import short_fit
 from tests.helpers.sites import run_of
+from tests.helpers.stand_in import make_here
 
 pytestmark = pytest.mark.usefixtures("home")
 BALANCED = "--trainer.select=balanced_accuracy"
@@ -101,6 +102,21 @@ def test_tables_state_the_metric_and_label_rows_if_it_differs(by_accuracy, by_ba
     assert main(["push", str(by_balanced), "ann/figs", "--output", str(tmp_path / "pushed")]) == 0
     assert "best on source validation (1) by balanced accuracy" in (tmp_path / "pushed" / "README.md").read_text()
     assert main(["verify", str(by_balanced)]) == 0
+
+
+def test_tune_chooses_by_the_same_metric(images, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
+    options = [option for option in short_fit(images, tmp_path) if "default_root_dir" not in option]
+    axes = ["--models=linear_probe", "--held_out=photo", "--seeds=0", "--search=trainer.rounds=1,2"]
+    options = [option.replace("=folders", "=data/folders") for option in options if "held_out" not in option]
+    chosen = {}
+    for metric in ("accuracy", "macro_f1"):
+        output = f"--output={tmp_path / metric}"
+        assert main(["tune", *axes, output, *options, "--model.start=class_means", f"--trainer.select={metric}"]) == 0
+        row = capsys.readouterr().out.splitlines()[-1]
+        chosen[metric] = row.partition("trainer.rounds=")[2][0]
+    assert chosen == {"accuracy": "2", "macro_f1": "1"}
+    assert " (macro F1) " in row
 
 
 def test_early_stopping_can_monitor_the_metric(fit, capsys):

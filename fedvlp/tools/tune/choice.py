@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fedvlp.core.roles import SELECTION_METRICS
 from fedvlp.results.record import load_record
 from fedvlp.tools.compare.grouping import find_protocol
 from fedvlp.tools.sweep.jobs import Job
@@ -32,8 +33,9 @@ class Choice:
         label: Label of the method.
         held_out: The held-out domain; None if all domains have clients.
         trials: Arguments of each trial.
-        validation: Accuracies in percent on source validation, after the last round.
+        validation: Scores in percent on source validation, after the last round.
         compared: Accuracies in percent on the images that methods are compared on. They are not used for the choice.
+        select: Metric of ``validation``.
     """
 
     label: str
@@ -41,18 +43,19 @@ class Choice:
     trials: Sequence[Trial]
     validation: Sequence[float]
     compared: Sequence[float]
+    select: str = "accuracy"
 
     @classmethod
     def from_jobs(cls, label: str, held_out: str | None, trials: Sequence[Trial], jobs: Sequence[Job]) -> Choice:
         """Read the results of the trials, which must all have finished."""
         records = [load_record(find_summary(job).parent) for job in jobs]
         role = find_protocol(records[0]).role
-        validation = [record.last["validation"] for record in records]
-        return cls(label, held_out, trials, validation, [record.last[role] for record in records])
+        validation = [record.selection_score for record in records]
+        return cls(label, held_out, trials, validation, [record.last[role] for record in records], records[0].select)
 
     @property
     def chosen(self) -> int:
-        """Index of the first trial with the highest accuracy on source validation."""
+        """Index of the first trial with the highest score on source validation."""
         return max(range(len(self.trials)), key=lambda trial: self.validation[trial])
 
     def gain(self, accuracies: Sequence[float]) -> float:
@@ -75,7 +78,7 @@ class Choice:
 def read_choices(path: Path) -> list[Choice]:
     """Read a file written by ``write_choices``."""
     names = [field.name for field in fields(Choice)]
-    return [Choice(*(entry[name] for name in names)) for entry in read_json(path)["choices"]]
+    return [Choice(**{name: entry[name] for name in names if name in entry}) for entry in read_json(path)["choices"]]
 
 
 def copy_chosen(trial: Job, target: Job) -> None:
@@ -103,6 +106,7 @@ def choices_text(choices: Sequence[Choice]) -> str:
         row = [choice.label, choice.held_out or "none", str(len(choice.trials)), options or "unchanged"]
         for accuracies in (choice.validation, choice.compared):
             row += [f"{accuracies[choice.chosen]:.1f}", f"{choice.gain(accuracies):+.1f}"]
+        row[4] += "" if choice.select == "accuracy" else f" ({SELECTION_METRICS[choice.select]})"
         rows.append([*row, f"{max(choice.compared):.1f}"])
     return text_table(rows)
 
