@@ -40,7 +40,8 @@ class Policy(Schema):
         tensors: Names of tensors that may leave.
         max_upload_bytes: Maximum size of one outgoing message.
         max_run_bytes: Maximum size of all outgoing messages of a run.
-        class_counts: Whether evaluations also report the images, correct images and predictions of each class.
+        class_counts: Whether evaluations also report images, correct images and predictions by class. If not, runs must
+            select rounds by accuracy.
         max_rounds: Maximum number of rounds; a repeated round counts again. The site also answers at most
             ``max_rounds + ADDITIONAL_EVALUATIONS`` evaluations of a run.
         min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves,
@@ -123,12 +124,14 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
         The kind of the reply, ``refused`` or ``waiting``, and the reason; both are empty if the site takes part.
     """
     max_evaluations = None if policy.max_rounds is None else policy.max_rounds + ADDITIONAL_EVALUATIONS
+    lacks_counts = not policy.class_counts and run.description["training"].get("select", "accuracy") != "accuracy"
     problems = [
         _unlisted("method", [run.method], policy.methods),
         _unlisted("add-ons", run.add_ons, policy.add_ons),
         _unlisted("CLIP with the fingerprint", [run.description["fingerprint"]], policy.clips),
         _above("rounds", max(run.description["rounds"], run.updates), policy.max_rounds),
         _above("evaluations in a run", run.evaluations, max_evaluations),
+        "does not allow class_counts, which trainer.select needs unless it is accuracy" if lacks_counts else "",
         _noise_problem(policy, run),
         _time_problem(policy),
         _signature_problem(policy, run),

@@ -10,7 +10,7 @@ from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
 from fedvlp.testing.runs import DOMAINS, draw
 from tests.helpers.assertions import assert_equal
 from tests.helpers.runs import short_fit
-from tests.helpers.sites import run_of
+from tests.helpers.sites import Deployment, method_config, run_of
 from tests.helpers.stand_in import make_here
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -130,3 +130,14 @@ def test_early_stopping_can_monitor_the_metric(fit, capsys):
     with pytest.raises(AssertionError):
         fit(*stop)
     assert f"monitors '{COLUMN}', which is no metric of a round" in capsys.readouterr().err
+
+
+def test_sites_without_counts_by_class_refuse_before_training(image_root, tmp_path, capsys):
+    config = method_config("promptfl", rounds=1, select="balanced_accuracy")
+    silent = Deployment(tmp_path / "silent", image_root)
+    assert silent.serve(config) == 1
+    assert "The site 'ink' does not allow class_counts, which trainer.select needs" in capsys.readouterr().err
+    assert not list(silent.folder.glob("deployed/*/*/"))
+    open_sites = Deployment(tmp_path / "open", image_root, policy={"class_counts": True})
+    assert open_sites.serve(config) == 0
+    assert "best on source validation (1) by balanced accuracy" in load_record(open_sites.run()).accuracy
