@@ -110,7 +110,7 @@ def test_a_second_fit_starts_from_scratch(tmp_path):
     assert len(run.run_state.history) == 2
 
 
-class Nothing(Linear):
+class TrainsNothing(Linear):
     """Trains nothing."""
 
     def configure_phases(self):
@@ -119,6 +119,6 @@ class Nothing(Linear):
 
 def test_a_method_without_phases_has_no_rounds(tmp_path):
     run = federation(tmp_path, rounds=3, **file_callbacks())
-    run.fit(Nothing(), Points())
+    run.fit(TrainsNothing(), Points())
     assert run.run_state.history == ()
     assert run.run_state.server.round == 0
