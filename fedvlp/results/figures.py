@@ -4,6 +4,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
@@ -13,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedvlp.core.roles import BASELINES, ROLES
 from fedvlp.results.rounds import History, is_accuracy
+from fedvlp.utils.files import read_json, write_bytes, write_json
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
 """Colours after Okabe and Ito, Color universal design, 2008."""
@@ -31,6 +33,7 @@ MAX_SERIES = len(COLOURS)
 """Maximum number of distinguishable series in a figure."""
 
 FIGURE_FILE = "accuracy.png"
+CAPTIONS = "captions.json"
 COLUMN_WIDTH = 3.5
 """Width of a paper column in inches."""
 
@@ -57,6 +60,33 @@ class Picture:
         with matplotlib.rc_context({"svg.hashsalt": self.title}):
             self.figure.savefig(file, format=kind, metadata=metadata)
         return file.getvalue()
+
+
+Files = dict[str, Picture | str]
+"""Pictures and tables by file name; file names start with the kind."""
+
+
+def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[Path]:
+    """Write the files of each kind and ``captions.json``, and return the files' paths.
+
+    In ``captions.json``, the new pictures replace earlier pictures of the same kinds; other kinds stay.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # `fedvlp report` shows the listed pictures in this order.
+    captions = folder / CAPTIONS
+    listed = read_json(captions) if captions.is_file() else []
+    listed = [entry for entry in listed if not entry["file"].startswith(tuple(explanations))]
+    written = []
+    for files in explanations.values():
+        for name, content in files.items():
+            written.append(folder / name)
+            if isinstance(content, str):
+                write_bytes(folder / name, content.encode())
+                continue
+            listed.append({"file": name, "title": content.title, "caption": content.caption, "alt": content.alt})
+            write_bytes(folder / name, content.image("png"))
+    write_json(captions, listed)
+    return written
 
 
 def series_style(index: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The command ``fedvlp explain``: pictures and words that explain a trained method."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedvlp.clip.loading import BUNDLED
 from fedvlp.commands.trained_config import parse_kinds, trained_config, trained_file
 from fedvlp.core.state import State
-from fedvlp.results.figures import Picture
+from fedvlp.results.figures import CAPTIONS, Files, Picture, write_explanations
 from fedvlp.runs.run_folder import find_run_folder
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
@@ -20,15 +20,11 @@ from fedvlp.tools.trained_run import TrainedRun
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import option_values, split_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import read_json, write_bytes, write_json
+from fedvlp.utils.files import read_json
 from fedvlp.utils.ranges import PositiveInt
 
 KINDS = ("predictions", "overlays", "experts", "words")
-CAPTIONS = "captions.json"
 IMAGES_IN_A_FIGURE = 6
-
-Files = dict[str, Picture | str]
-"""Pictures and tables by file name; file names start with the kind."""
 
 
 class ExplainCLI(TrainedRunCLI):
@@ -160,26 +156,3 @@ def _personal_by_name(run: TrainedRun) -> dict[str, State]:
         names = list(read_json(summary)["clients"])
     states = run.personal.items()
     return {names[client] if client < len(names) else f"client {client}": state for client, state in states}
-
-
-def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[Path]:
-    """Write the files of each kind and ``captions.json``, and return the files' paths.
-
-    In ``captions.json``, the new pictures replace earlier pictures of the same kinds; other kinds stay.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    # `fedvlp report` shows the listed pictures in this order.
-    captions = folder / CAPTIONS
-    listed = read_json(captions) if captions.is_file() else []
-    listed = [entry for entry in listed if not entry["file"].startswith(tuple(explanations))]
-    written = []
-    for files in explanations.values():
-        for name, content in files.items():
-            written.append(folder / name)
-            if isinstance(content, str):
-                write_bytes(folder / name, content.encode())
-                continue
-            listed.append({"file": name, "title": content.title, "caption": content.caption, "alt": content.alt})
-            write_bytes(folder / name, content.image("png"))
-    write_json(captions, listed)
-    return written

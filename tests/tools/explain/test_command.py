@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from fedvlp.clip import load_clip
 from fedvlp.commands.cli import main
-from fedvlp.results.figures import Picture
+from fedvlp.results.figures import Picture, write_explanations
 from fedvlp.runs.checkpoint import load_deployed
-from fedvlp.tools.explain.command import write_explanations
 from fedvlp.tools.explain.words import nearest, token_embeddings
 from tests.helpers.runs import short_fit
 
