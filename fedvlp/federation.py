@@ -278,6 +278,7 @@ class Federation(RunView):
         cohort_size = options.clients.cohort_size
         setup.check_writable(self.default_root_dir)
         setup.check_method(model, options.rounds)
+        model.calibration_temperature = 1.0  # training makes an earlier one obsolete
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         clients = datamodule.clients
         phases = bind_aggregators(check_phases(model), options.server.aggregation, clients, cohort_size, options.seed)

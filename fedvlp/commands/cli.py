@@ -56,13 +56,14 @@ SLOW_COMMANDS = {
     "verify": "evaluates each entry again; seconds to minutes per entry",
 }
 """Steps and approximate duration of slow commands; shown on a terminal before anything is imported."""
-RUN_COMMANDS = ("validate", "test", "predict", "explain", "audit")
+RUN_COMMANDS = ("validate", "test", "predict", "calibrate", "explain", "audit")
 """Commands whose first argument RUN is translated to ``--ckpt_path``; other parsers define RUN themselves."""
 COMMANDS = (
     Command("fit", FEDERATION, "Train a method on all source clients and report the accuracy of every domain."),
     Command("validate", FEDERATION, "Evaluate a trained method on the source validation splits."),
     Command("test", FEDERATION, "Evaluate a trained method on held-out domains and test splits."),
     Command("predict", FEDERATION, "Classify images with a trained method and write a CSV file."),
+    Command("calibrate", "tools.calibrate:run_calibrate", "Fit a trained method's probabilities to its accuracy."),
     Command("explain", "tools.explain.command:run_explain", "Show which image regions and experts a method uses."),
     Command("export", "tools.export.command:run_export", "Export a trained method as ONNX or torch.export."),
     Command("audit", "tools.audit.command:run_audit", "Measure how much a client's upload reveals about its images."),

@@ -46,6 +46,7 @@ class FederatedModule(L.LightningModule):
             accuracy without personal tensors.
         uses_personal: Whether ``forward`` may use personal tensors. False while only the shared part is evaluated.
         train_only_personal: Names of further personal tensors that only training needs.
+        calibration_temperature: Divisor of a deployed method's logits, above 0, from ``fedvlp calibrate``.
         strategy: How the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: Names or prefixes of constants that the server sends once, before the first round.
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
@@ -63,6 +64,7 @@ class FederatedModule(L.LightningModule):
     held_out_evaluation: HeldOutEvaluation = "each"
     uses_personal: bool = True
     train_only_personal: tuple[str, ...] = ()
+    calibration_temperature: float = 1.0
     strategy: Strategy = FedAvg()
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
@@ -120,6 +122,7 @@ class FederatedModule(L.LightningModule):
             self._copies_by_classes[names] = rebuild_for_classes(self, names)
         method = self._copies_by_classes[names].to(self.device)
         method.load_state(self.communicable_state())
+        method.calibration_temperature = self.calibration_temperature
         return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
@@ -285,6 +288,12 @@ class FederatedModule(L.LightningModule):
         logits: Tensor = self(inputs)
         return logits
 
+    def calibrated_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Compute the logits for deployment: the output of ``forward`` divided by ``calibration_temperature``."""
+        logits: Tensor = self(inputs)
+        # Float32, because in half precision a division may make the two largest logits equal.
+        return logits if self.calibration_temperature == 1 else logits.float() / self.calibration_temperature
+
     def representation(self, inputs: Inputs) -> Float[Tensor, "B n"]:
         """Represent images for add-ons that compare two states of the method, such as MOON.
 
@@ -318,7 +327,7 @@ class FederatedModule(L.LightningModule):
     def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
         """Compute class probabilities. Labels in the batch are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-        return torch.softmax(self(inputs), -1)
+        return torch.softmax(self.calibrated_logits(inputs), -1)
 
 
 def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:

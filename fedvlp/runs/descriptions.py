@@ -13,7 +13,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import RunState, State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.client_store import are_at_sites
-from fedvlp.runs.run_folder import find_checkpoints
+from fedvlp.runs.run_folder import find_checkpoints, find_run_folder
 from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 
@@ -34,6 +34,7 @@ def describe_model(model: FederatedModule) -> dict[str, Any]:
         "class_path": f"{kind.__module__}.{kind.__qualname__}",
         "init_args": model.describe(),
         "clip_fingerprint": model.clip.fingerprint(),
+        **({} if model.calibration_temperature == 1 else {"calibration_temperature": model.calibration_temperature}),
     }
 
 
@@ -122,18 +123,19 @@ def resume(
 
 
 def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
-    """Load the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
+    """Load deployed and personal states, and the model's temperature, from a run folder, a checkpoint or prompts.
 
     Raises UserError if there is none, or if it belongs to another method, CLIP or set of classes.
     """
     path = where
     if not where.is_file():
-        # Folders from a hub have no checkpoints.
-        paths = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
+        # Only prompts store a temperature.
+        paths = list(find_run_folder(where).glob("prompts.safetensors")) or find_checkpoints(where)
         if not paths:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = paths[0]
     deployed, personal, saved = load_deployed(path)
+    model.calibration_temperature = saved.get("calibration_temperature", 1.0)
     if wrong := differences(remove_clip_source({"model": saved}), remove_clip_source({"model": describe_model(model)})):
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     if model.personal and are_at_sites(personal):

@@ -99,6 +99,7 @@ def read_model(path: Path) -> dict[str, Any]:
     try:
         model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
         is_complete = isinstance(model["class_path"], str) and isinstance(model["init_args"]["clip"], dict)
+        is_complete = is_complete and 0.01 <= model.get("calibration_temperature", 1) <= 100
     except (KeyError, TypeError):
         is_complete = False
     if not is_complete:

@@ -46,7 +46,7 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
     return kind.make(arguments, prog=f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", description=description)
 
 
-def load_run(command: TrainedRunCLI) -> TrainedRun:
+def load_run(command: TrainedRunCLI, serves_images: bool = True) -> TrainedRun:
     """Move a command's method to its device, load its trained file, and set up its images, or raise a UserError."""
     module = command.model
     data = command.datamodule
@@ -64,5 +64,5 @@ def load_run(command: TrainedRunCLI) -> TrainedRun:
     # These data sets have no labelled images.
     if isinstance(data, (PredictionData, PlaceholderData)):
         return TrainedRun(module, deployed, personal, file=file)
-    set_up_data(federation.fabric, module, data, federation.options.precision, serves_images=True)
+    set_up_data(federation.fabric, module, data, federation.options.precision, serves_images)
     return TrainedRun(module, deployed, personal, data, file)

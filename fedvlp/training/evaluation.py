@@ -144,9 +144,9 @@ def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSpli
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     labels: list[Tensor] = []
-    for logits, batch_labels in _logits(module, fabric, split):
+    for logits, batch_labels in batch_logits(module, fabric, split):
         predicted.append(logits.argmax(-1))
-        confidence.append(logits.softmax(-1).amax(-1))
+        confidence.append((logits / module.calibration_temperature).softmax(-1).amax(-1))
         labels.append(batch_labels)
     return single_state(torch.cat(labels), torch.cat(predicted), torch.cat(confidence))
 
@@ -157,7 +157,7 @@ def _mean_predictions(
     probabilities: list[Tensor] = []  # of each state [images, C]
     for state in states:
         module.load_state(state)
-        probabilities.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
+        probabilities.append(torch.cat([logits.softmax(-1) for logits, _ in batch_logits(module, fabric, split)]))
     # Probabilities are averaged rather than logits, because each client's logits may have a different scale.
     mean = torch.stack(probabilities).mean(0)
     labels = torch.cat([labels for _, labels in split.loader])
@@ -173,7 +173,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
     for split in data.evaluation_splits():
         if split.role == "validation":
             # Concatenated, because the last batch may be smaller.
-            logits, labels = zip(*_logits(module, fabric, split), strict=True)
+            logits, labels = zip(*batch_logits(module, fabric, split), strict=True)
             losses.append(F.cross_entropy(torch.cat(logits), torch.cat(labels)).item())
     if not losses:
         raise UserError(
@@ -191,16 +191,17 @@ def current_accuracy(module: FederatedModule, fabric: Fabric, splits: Sequence[E
     correct = 0
     count = 0
     for split in splits:
-        for logits, labels in _logits(module.local_logits, fabric, split):
+        for logits, labels in batch_logits(module.local_logits, fabric, split):
             correct += int((logits.argmax(-1) == labels).sum())
             count += len(labels)
     module.train(was_training)
     return correct / max(1, count)
 
 
-def _logits(
+def batch_logits(
     compute_logits: Callable[[Any], Tensor], fabric: Fabric, split: EvaluationSplit
 ) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits [B, C] in float32 and the labels of each batch of a split."""
     for inputs, labels in split.loader:
         with fabric.autocast():
             logits = compute_logits(fabric.to_device(inputs))

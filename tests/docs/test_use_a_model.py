@@ -22,8 +22,9 @@ def desk(image_root, tmp_path, monkeypatch):
 
 
 def test_commands_and_code_run(desk, capsys):
-    fit, push, _ = PAGE.commands("fedvlp")
+    fit, calibrate, push, _ = PAGE.commands("fedvlp")
     assert main([*fit[1:], *BRIEF, "--trainer.accelerator=cpu"]) == 0
+    assert main([*calibrate[1:], "--trainer.accelerator=cpu"]) == 0
     space: dict[str, object] = {}
     for code in PAGE.blocks("python"):
         if code not in PAGE.files().values():

@@ -36,8 +36,7 @@ class ExportedClassifier(nn.Module):
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
         """Compute the logits of images from CLIP's evaluation transform."""
         with self.method.shared_part_only():
-            logits: Tensor = self.method(images)
-        return logits
+            return self.method.calibrated_logits(images)
 
 
 def export_method(method: FederatedModule, file_format: str, output: Path, inputs: Iterable[Path] = ()) -> float:

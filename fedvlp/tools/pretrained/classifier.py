@@ -63,8 +63,7 @@ class Classifier(nn.Module):
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
         """Compute the logits of images from :attr:`preprocess`."""
-        logits: Tensor = self.method(images)
-        return logits
+        return self.method.calibrated_logits(images)
 
     @torch.no_grad()
     def predict(self, images: AnyImage | Sequence[AnyImage]) -> Float[Tensor, "B C"]:

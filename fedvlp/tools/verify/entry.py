@@ -92,6 +92,7 @@ def _describe(cli: FederationCLI) -> dict[str, Any]:
 def _measure(cli: FederationCLI, prompts: Path, titles: Collection[str], rounds: int) -> dict[str, Any]:
     federation = cast(Federation, cli.trainer)
     deployed, personal = load_trained(prompts, cli.model)
+    cli.model.calibration_temperature = 1.0  # as when the summary was written
     # A method without phases has only rows of baselines.
     rows = {LAST_ROW: (cli.model, deployed, personal)} if cli.model.configure_phases() else {}
     names = [name for name, title in BASELINES.items() if title in titles]
