@@ -26,31 +26,46 @@ FILES = (
 )  # fmt: skip
 SplitName = Literal["train", "validation", "test"]
 ClassNameStyle = Literal["clip", "plain"]
+PART_ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
-class DomainTree:
-    """Folders domain/class/image, optionally with lists of images, or with split folders between domain and class.
+class Folders:
+    """A folder for each class, with images at any depth.
 
     Attributes:
-        lists: For each style of list files, the role of the images in ``<domain>_<ending>.txt`` by the ending.
-        list_folders: Folders that may contain lists, relative to the domains' folder, its parent or the root.
-        split_folders: Folders between domain and class, with the role of their images; None for no role.
-        duplicates_list: Name of a list of duplicates to skip; empty if the data set has none.
+        folder: The folder of the class folders; if empty, each domain has a folder of class folders.
+        domain: Domain of its images; empty if the data set has one domain.
+        role: Role of its images; None if unknown.
+        is_optional: Whether it may be missing.
+        ignored: Folders that are not classes.
     """
 
-    lists: tuple[Mapping[str, SplitName], ...] = ()
-    list_folders: tuple[str, ...] = (".",)
-    split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
-    duplicates_list: str = ""
+    folder: str = ""
+    domain: str = ""
+    role: SplitName | None = None
+    is_optional: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class SplitFile:
-    """CoOp's split: a JSON file of paths, labels and class names in three parts. Paths are relative to ``images``."""
+class ImageLists:
+    """Text files with a line for each image, or CoOp's JSON files of [path, label, class name] for each part.
 
-    file: str
-    images: str
+    Attributes:
+        files: The lists, with the role of their images; None if entries name parts, or if roles are unknown.
+        image: Path of an entry's image, with the groups and ``class_name`` in braces.
+        line: Regular expression of a whole line. Its group ``class`` is the class, ``domain`` is the domain if there
+            are several, and ``part`` is one of ``parts``. CoOp's entries have the groups image, class and part.
+        parts: The role of each part that an entry may name; images of other parts have no role.
+        header: The first line, unless it describes an image.
+    """
+
+    files: Mapping[str, SplitName | None]
+    image: str
+    line: str = ""
+    parts: Mapping[str, SplitName] = field(default_factory=lambda: PART_ROLES)
+    header: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,57 +76,15 @@ class TorchvisionFolder:
         class_name: Name of the class.
         folder: The folder's path in torchvision, such as "dtd/dtd".
         holds: Files and folders that identify it.
-        splits: The role of each split of the class; empty if the class has no splits.
+        splits: The splits of the class, of ``PART_ROLES``; empty if it has none.
+        has_pixels: Whether each file contains the pixels of many images, as CIFAR's.
     """
 
     class_name: str
     folder: str
     holds: tuple[str, ...]
-    splits: Mapping[str, SplitName] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TorchvisionPixels(TorchvisionFolder):
-    """CIFAR's folder, where each file contains the pixels of many images; its splits are train and test."""
-
-
-@dataclass(frozen=True)
-class FolderPerClass:
-    """A folder for each class, with images at any depth.
-
-    Attributes:
-        folder: The folder of the class folders.
-        role: Role of its images; None if unknown.
-        domain: Domain of its images; empty if the data set has one domain.
-        is_optional: Whether it may be missing.
-        ignored: Folders that are not classes.
-    """
-
-    folder: str
-    role: SplitName | None = None
-    domain: str = ""
-    is_optional: bool = False
-    ignored: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ImageLists:
-    """Text files with a line for each image.
-
-    Attributes:
-        files: The lists, with the role of their images; None if lines contain roles, or if roles are unknown.
-        line: Regular expression of a whole line. Its group ``class`` is the class, ``domain`` is the domain if there
-            are several, and ``part`` is one of ``parts``.
-        image: Path of a line's image, with the groups and ``class_name`` in braces.
-        parts: The role of each part that a line may contain; images of other parts have no role.
-        header: The first line, unless it describes an image.
-    """
-
-    files: Mapping[str, SplitName | None]
-    line: str
-    image: str
-    parts: Mapping[str, SplitName] = field(default_factory=dict)
-    header: str = ""
+    splits: tuple[str, ...] = ()
+    has_pixels: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,18 +94,31 @@ class Layout:
     Attributes:
         of: Projects that use it, such as "CoOp".
         pattern: A readable description of its folders and files.
-        parts: The sources of its images; all that are not optional must exist. A DomainTree is always the only part.
+        parts: The sources of its images; all that are not optional must exist.
         title: The parts of its split in results, such as "CoOp train/val/test"; empty if there is no split.
+        split_folders: Folders that may exist between domain and class, with the role of their images.
+        lists: For each style of lists that may exist, the role of ``<domain>_<ending>.txt`` by ending.
+        list_folders: Folders that may contain lists, relative to the domains' folder, its parent or the root.
+        duplicates_list: Name of a list of duplicates to skip; empty if the data set has none.
         domain_counts: Number of images of each domain, if it differs from the data set's.
         split_counts: Number of images of each domain by role.
     """
 
     of: str
     pattern: str
-    parts: tuple[DomainTree | SplitFile | TorchvisionFolder | FolderPerClass | ImageLists, ...]
+    parts: tuple[Folders | ImageLists | TorchvisionFolder, ...]
     title: str = ""
+    split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
+    lists: tuple[Mapping[str, SplitName], ...] = ()
+    list_folders: tuple[str, ...] = ()
+    duplicates_list: str = ""
     domain_counts: Mapping[str, int] = field(default_factory=dict)
     split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether each domain has a folder of class folders."""
+        return any(isinstance(part, Folders) and not part.folder for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -162,10 +148,7 @@ class TorchvisionSource:
     download_bytes: int
 
 
-KINDS: tuple[type[Any], ...] = (
-    DomainTree, SplitFile, TorchvisionFolder, TorchvisionPixels, FolderPerClass, ImageLists, HubSource,
-    TorchvisionSource,
-)  # fmt: skip
+KINDS: tuple[type[Any], ...] = (Folders, ImageLists, TorchvisionFolder, HubSource, TorchvisionSource)
 
 
 @dataclass(frozen=True)
@@ -281,14 +264,10 @@ def read_description(file: str) -> Description:
         rows = list(csv.DictReader(table))
     class_names = tuple(row["class"] for row in rows)
     # In the table, the columns `also` and `of` have entries separated by a bar. Other columns are domains.
-    spellings: dict[str, str] = {}
-    classes_by_domain: dict[str, set[str]] = {}
-    for row in rows:
-        spellings |= dict.fromkeys(filter(None, row.get("also", "").split("|")), row["class"])
-        for domain in filter(None, row.get("of", "").split("|")):
-            classes_by_domain.setdefault(domain, set()).add(row["class"])
+    spellings = {spelling: row["class"] for row in rows for spelling in _entries(row, "also")}
     gaps = {domain: class_names if names == ("*",) else names for domain, names in facts.get("gaps", {}).items()}
-    gaps |= {domain: set(class_names) - classes for domain, classes in classes_by_domain.items()}
+    for domain in {domain for row in rows for domain in _entries(row, "of")}:
+        gaps[domain] = [row["class"] for row in rows if domain not in _entries(row, "of")]
     facts["gaps"] = {domain: frozenset(names) for domain, names in gaps.items()}
     counts = {}
     for domain in [column for column in rows[0] if column not in ("class", "also", "of")]:
@@ -298,6 +277,10 @@ def read_description(file: str) -> Description:
     facts.setdefault("domain_counts", {domain: sum(numbers.values()) for domain, numbers in counts.items()})
     facts |= {"class_names": class_names, "class_spellings": spellings, "counts": counts}
     return Description(config=f"data/{file}", **facts)
+
+
+def _entries(row: Mapping[str, str], column: str) -> list[str]:
+    return [entry for entry in row.get(column, "").split("|") if entry]
 
 
 def _convert(value: Any) -> Any:

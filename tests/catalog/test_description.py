@@ -98,7 +98,7 @@ def test_sources_of_downloads_and_where_configs_put_them(known):
     if isinstance(source, HubSource):
         assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
         # Lists are named after the hub's files, so layouts must have lists of these names.
-        assert not source.has_official_split or {"train": "train", "test": "test"} in known.layouts[0].parts[0].lists
+        assert not source.has_official_split or {"train": "train", "test": "test"} in known.layouts[0].lists
     else:
         reader = getattr(torchvision.datasets, source.reader)
         assert hasattr(reader, "download") or hasattr(reader, "_download")

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description
-from fedvlp.data.benchmarks.layouts import KNOWN_BAD, shorten
-from fedvlp.data.benchmarks.manifest import Manifest
+from fedvlp.data.benchmarks.layouts import shorten
+from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
 from fedvlp.data.listed import ImageFile, collect_classes, spellings
 from fedvlp.data.module import describe_ids

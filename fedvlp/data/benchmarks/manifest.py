@@ -2,17 +2,32 @@
 
 import os
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
-from fedvlp.catalog.description import Description, DomainTree, Layout
+from fedvlp.catalog.description import Description, Layout, SplitName
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.layouts import DEPTH, domains_in, find_layout, read_layout, read_tree, shorten, walk_folders
+from fedvlp.data.benchmarks.layouts import (
+    DEPTH,
+    domains_in,
+    find_layout,
+    read_layout,
+    read_lines,
+    shorten,
+    walk_folders,
+)
 from fedvlp.data.files.images import folders_in
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
+
+KNOWN_BAD = "known bad images"
+# Lists number the classes in various ways, so classes are taken from paths. Paths may contain spaces, and may have been
+# written on Windows, or with the folders of another machine.
+LINE = r"(?P<path>.+[/\\].+?)\s+\d+"
 
 
 @dataclass(frozen=True)
@@ -53,24 +68,48 @@ def read_manifest(root: Path, description: Description) -> Manifest:
     if match is None:
         raise UserError(_missing(root, description))
     folder, layout = match
-    if isinstance(layout.parts[0], DomainTree):
-        images, title, skipped = read_tree(root, folder, layout.parts[0], description)
-        domains = description.domains
-    else:
-        images = read_layout(folder, layout, description)
-        _check_once(images, folder)
-        domains = tuple(sorted({image.domain for image in images}))
-        title = layout.title if any(image.role for image in images) else ""
-        skipped = {}
+    images = read_layout(folder, layout, description)
+    _check_once(images, folder)
+    title = _title_of_folders(images, folder, layout, description) if layout.is_tree else layout.title
+    # Folders near the images come first.
+    bases = dict.fromkeys((folder, folder.parent, root))
+    list_folders = [base / inside for base, inside in product(bases, layout.list_folders)]
+    lists = [] if title else _find_lists(list_folders, layout, description)
+    listed = _read_lists(lists, images, description)
+    if lists:
+        title = "/".join(dict.fromkeys(file.ending.removesuffix("_kfold") for file in lists))
+    # Cleaned versions list the remaining images, other versions list the duplicates.
+    duplicates: set[str] = set()
+    for path in [list_folder / layout.duplicates_list for list_folder in list_folders if layout.duplicates_list]:
+        if path.is_file():
+            duplicates |= set(map(str.strip, path.read_text(encoding="utf-8").splitlines()))
+    domains = description.domains if layout.is_tree else sorted({image.domain for image in images})
     files: dict[str, list[ImageFile]] = {domain: [] for domain in domains}
+    skipped: dict[str, list[str]] = defaultdict(list)
     classes = frozenset(description.class_names)
     for image in images:
+        if image.name in description.known_bad:
+            skipped[KNOWN_BAD].append(image.name)
+        elif image.name in duplicates:
+            skipped["known duplicates"].append(image.name)
+        elif lists and image.name not in listed:
+            skipped["images that are in no list"].append(image.name)
         # Some layouts have folders of clutter, or a class that was published twice.
-        if image.class_name in classes:
-            files[image.domain].append(image)
+        elif image.class_name not in classes:
+            skipped["images in folders that are not classes"].append(image.name)
         else:
-            skipped.setdefault("images in folders that are not classes", []).append(image.name)
-    return Manifest(folder, files, title, skipped, layout)
+            role = listed.get(image.name, image.role if title else None)
+            files[image.domain].append(image if role == image.role else replace(image, role=role))
+    return Manifest(folder, files, title, dict(skipped), layout)
+
+
+def _title_of_folders(images: Sequence[ImageFile], folder: Path, layout: Layout, description: Description) -> str:
+    """Name the folders between domain and class if they are a split, so if each domain has training images."""
+    trained = {image.domain for image in images if image.role == "train"}
+    if len(trained) < len(description.domains):
+        return ""
+    used = {Path(image.path).relative_to(folder).parts[1].casefold() for image in images}
+    return "/".join(name for name in layout.split_folders if name in used)
 
 
 def _missing(root: Path, description: Description) -> str:
@@ -82,7 +121,7 @@ def _missing(root: Path, description: Description) -> str:
         return f"Expected {description.name} in the folder {root}; there is no such folder. {hint}."
     location = f"in {root}, or up to {DEPTH} folders below it,"
     present = shorten(folders_in(root)) or "no folder"
-    if not any(isinstance(part, DomainTree) for layout in description.layouts for part in layout.parts):
+    if not any(layout.is_tree for layout in description.layouts):
         layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
         return f"Expected {description.name} {location} as one of: {layouts}. Found {present} there. {hint}."
     folder = max(walk_folders(root), key=lambda folder: len(domains_in(folder, description)))
@@ -105,3 +144,77 @@ def _check_once(images: Sequence[ImageFile], folder: Path) -> None:
             f"Expected each image of {folder} once and in one part of the split; {len(repeated):,} are listed more "
             f"than once: {shorten(repeated)}. Download the files of the split again, or remove them."
         )
+
+
+class RoleList(NamedTuple):
+    """A list ``<domain>_<ending>.txt`` of a domain's images with one role."""
+
+    path: Path
+    domain: str
+    ending: str
+    role: SplitName
+
+
+def _find_lists(folders: Sequence[Path], layout: Layout, description: Description) -> list[RoleList]:
+    """Find the lists of the first folder and style with any, since lists from several sources do not mix."""
+    for folder, style in product(folders, layout.lists):
+        lists = []
+        for (ending, role), path in product(style.items(), sorted(folder.glob("*.txt"))):
+            stem = path.stem.casefold()
+            domain = description.match_domain(stem.removesuffix(f"_{ending}"))
+            if stem.endswith(f"_{ending}") and domain:
+                lists.append(RoleList(path, domain, ending, role))
+        if lists:
+            return lists
+    return []
+
+
+def _read_lists(
+    lists: Sequence[RoleList], images: Sequence[ImageFile], description: Description
+) -> dict[str, SplitName]:
+    """Read the role of each image in the lists, by name."""
+    if not lists:
+        return {}
+    trained = {file.domain for file in lists if file.role == "train"}
+    if missing := [domain for domain in description.domains if domain not in trained]:
+        raise UserError(
+            f"Expected a list of training images for each domain of {description.name} next to {lists[0].path}; found "
+            f"none for {', '.join(missing)}. Add the lists, or remove all of them."
+        )
+    names: dict[tuple[str, str | None, str], str] = {}
+    for image in images:
+        names[image.domain, image.class_name, image.name.rsplit("/", 1)[-1]] = image.name
+    lists_by_name: dict[str, RoleList] = {}
+    leaks = []
+    for file in lists:
+        for name in _read_list(file, names, description):
+            first = lists_by_name.setdefault(name, file)
+            if first.role != file.role:
+                leaks.append(f"{name} ({first.path.name}, {file.path.name})")
+    if leaks:
+        raise UserError(
+            f"Expected each image in one part of the split; {len(leaks)} are in two: {shorten(leaks)}. Correct the "
+            "lists, or draw a split with data.split=stratified."
+        )
+    return {name: file.role for name, file in lists_by_name.items()}
+
+
+def _read_list(file: RoleList, names: Mapping[tuple[str, str | None, str], str], description: Description) -> list[str]:
+    """List the names of the images in a list; raise UserError if some do not exist."""
+    listed: list[str] = []
+    missing: list[str] = []
+    for place, groups in read_lines(file.path, LINE, "'domain/class/image label'", "Correct or remove the list."):
+        *_, domain, class_folder, image = ["", *groups["path"].replace("\\", "/").split("/")]
+        class_name = description.match_class(class_folder)
+        name = names.get((file.domain, class_name, image))
+        if name is not None and description.match_domain(domain) in (None, file.domain):
+            listed.append(name)
+        # Lists of the larger data set also name its other classes.
+        elif not (class_name is None and description.is_subset) and not groups["path"].endswith(description.known_bad):
+            missing.append(f"{groups['path']} ({place})")
+    if missing:
+        raise UserError(
+            f"{file.path} lists {len(missing)} images that are not in {file.domain}: {shorten(missing)}. "
+            "Add them, or remove the list if it belongs to other images."
+        )
+    return listed

@@ -1,7 +1,7 @@
 """Data modules of published data sets, one for each description in the catalog; ``fedvlp data list`` prints them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -11,8 +11,8 @@ from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.download import download, find_source, read_source
 from fedvlp.data.benchmarks.layouts import find_layout, shorten
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.listed import ListedImages, collect_classes, labelled_images
+from fedvlp.data.files.images import Indices
+from fedvlp.data.listed import ImageFile, ListedImages
 from fedvlp.data.module import map_names
 from fedvlp.data.splits import OfficialSplit, SplitPart
 from fedvlp.utils.errors import UserError
@@ -50,6 +50,7 @@ class Benchmark(ListedImages):
         self.split = split
         self.class_name_style = class_names
         self.download = download
+        self.gaps = self.description.gaps
         # A domain may be given by its folder's name, such as "art" for art_painting.
         self.held_out = [self.description.match_domain(name) or name for name in self.held_out]
 
@@ -84,29 +85,19 @@ class Benchmark(ListedImages):
         if not self.description.has_copies:
             super()._check_copies(parts, refuse)
 
-    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """List the images of each domain, and the names of the classes in the order of the publisher's labels."""
-        files = self._manifest.files
-        classes = collect_classes(files)
-        present = set().union(*classes.values())
-        class_names = [name for name in self.description.class_names if name in present]
-        missing = [name for name in self.description.class_names if name not in present]
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """List the images of each domain in any layout."""
+        return dict(self._manifest.files)
+
+    def order_classes(self, names: Collection[str]) -> list[str]:
+        """Order the classes by the publisher's labels; raise UserError if no domain has images of a class."""
+        missing = [name for name in self.description.class_names if name not in names]
         if missing and not self.allow_missing_classes:
             raise UserError(
                 f"Expected the {len(self.description.class_names)} classes of {self.name} in {self._manifest.folder}; "
                 f"no domain has {shorten(missing)}. Add them, or allow it with data.allow_missing_classes=true."
             )
-        self._check_classes(classes)
-        self.files = files
-        return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
-
-    def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        all_names = set().union(*classes.values())
-        completed = {}
-        for domain, names in classes.items():
-            gaps = self.description.gaps.get(domain, frozenset())
-            completed[domain] = names | (all_names & gaps) if names else names
-        super()._check_classes(completed)
+        return [name for name in self.description.class_names if name in names]
 
     @cached_property
     def official(self) -> OfficialSplit | None:
