@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_batches, read_schema
+from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
 from fedvlp.data.files.images import compose_name
 from fedvlp.data.listed import ImageFile, ListedImages
 from fedvlp.data.module import read_class_names
@@ -227,10 +227,9 @@ def _read_arrow(path: Path, cache_dir: Path | None, image: str) -> Cells:
     columns = [name for name in schema.names if name != image]
     rows: list[dict[str, str]] = []
     for part, file in files:
-        for batch in read_batches(file, columns):
-            for row in batch.to_pylist():
-                cells = {name: "" if value is None else str(value) for name, value in row.items()}
-                rows.append({"split": part, **cells} if has_parts else cells)
+        for row in read_rows(file, columns):
+            cells = {name: "" if value is None else str(value) for name, value in row.items()}
+            rows.append({"split": part, **cells} if has_parts else cells)
     if has_parts and "split" not in columns:
         columns.append("split")
     if image not in schema.names:
@@ -255,15 +254,13 @@ def _extract(files: Sequence[Path], image: str, folder: Path) -> list[tuple[str,
         if not listing.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             entries: list[tuple[str, str]] = []
-            batches = chain.from_iterable(read_batches(file, [image]) for file in files)
-            with tqdm(desc=f"extracting to {folder}", unit="image", leave=False, disable=None) as bar:
-                for value in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
-                    content, stored = _content(value)
-                    # Names are the same on every machine, so they are relative.
-                    name = os.path.basename(stored) if os.path.isabs(stored) else stored
-                    entries.append((f"{len(entries):07d}{image_extension(content, stored)}", name))
-                    (folder / entries[-1][0]).write_bytes(content)
-                    bar.update()
+            rows = chain.from_iterable(read_rows(file, [image]) for file in files)
+            for row in tqdm(rows, f"extracting to {folder}", unit="image", leave=False, disable=None):
+                content, stored = _content(row[image])
+                # Names are the same on every machine, so they are relative.
+                name = os.path.basename(stored) if os.path.isabs(stored) else stored
+                entries.append((f"{len(entries):07d}{image_extension(content, stored)}", name))
+                (folder / entries[-1][0]).write_bytes(content)
             write_json(listing, entries)
         return [(name, stored) for name, stored in read_json(listing)]
 

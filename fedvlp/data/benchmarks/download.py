@@ -18,7 +18,7 @@ from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, Tor
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.layouts import find_class, find_domain, find_layout
 from fedvlp.data.benchmarks.manifest import read_manifest
-from fedvlp.data.files.arrow import image_extension, label_names, read_batches, read_schema
+from fedvlp.data.files.arrow import image_extension, label_names, read_rows, read_schema
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json, write_text
@@ -212,32 +212,25 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
             "changed, so get the data set from its publisher."
         )
     names = {column: dict(enumerate(in_column)) for column, in_column in label_names(schema).items()}
-    number = 0
-    with tqdm(desc=f"writing {path.name}", unit="image", leave=False, disable=None) as bar:
-        for batch in read_batches(path, columns):
-            images, domains, labels = (batch.column(column).to_pylist() for column in columns)
-            for image, domain, label in zip(images, domains, labels, strict=True):
-                domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
-                class_name = names.get("label", {}).get(label, str(label))
-                domain_folder = find_domain(domain_name, description, path.name)
-                class_folder = f"{domain_folder}/{find_class(class_name, description, path.name)}"
-                content = image["bytes"] or b""
-                stored_name = PurePosixPath(image["path"] or "").name
-                extension = image_extension(content, stored_name)
-                if not extension:
-                    raise UserError(
-                        f"Row {number} of {path.name} has no known image type. Get the data set from its publisher."
-                    )
-                # Names consist of the hub's file name and the row, so they are ordered and equal on every machine.
-                name = f"{path.stem}_{number:06d}{extension}"
-                # Readers recognise a known bad image by its name.
-                if f"{class_folder}/{stored_name}" in description.known_bad:
-                    name = stored_name
-                target = folder / class_folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
-                number += 1
-                bar.update()
+    rows = tqdm(read_rows(path, columns), f"writing {path.name}", unit="image", leave=False, disable=None)
+    for number, row in enumerate(rows):
+        domain_name, class_name = (names.get(column, {}).get(row[column], str(row[column])) for column in columns[1:])
+        domain_folder = find_domain(domain_name, description, path.name)
+        class_folder = f"{domain_folder}/{find_class(class_name, description, path.name)}"
+        content, stored_name = row["image"]["bytes"] or b"", PurePosixPath(row["image"]["path"] or "").name
+        extension = image_extension(content, stored_name)
+        if not extension:
+            raise UserError(
+                f"Row {number} of {path.name} has no known image type. Get the data set from its publisher."
+            )
+        # Names consist of the hub's file name and the row, so they are ordered and equal on every machine.
+        name = f"{path.stem}_{number:06d}{extension}"
+        # Readers recognise a known bad image by its name.
+        if f"{class_folder}/{stored_name}" in description.known_bad:
+            name = stored_name
+        target = folder / class_folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
 
 
 def _write_lists(folder: Path, files: Mapping[str, Sequence[ImageFile]], description: Description) -> None:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedvlp.data.files.images import EXTENSIONS
 from fedvlp.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch, Schema
+    from pyarrow import Schema
 
 STARTS = {
     b"\xff\xd8\xff": ".jpg",
@@ -66,19 +66,20 @@ def read_schema(path: Path) -> Schema:
         raise UserError(f"Could not read {path} as a table ({error}). Copy or download it again.") from error
 
 
-def read_batches(path: Path, columns: Sequence[str]) -> Iterator[RecordBatch]:
-    """Iterate over the rows of a file in batches, never with the whole file in memory."""
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Iterate over the rows of a file, never with the whole file in memory."""
     from pyarrow import ipc
     from pyarrow.parquet import ParquetFile
 
     if path.suffix == ".arrow":
         with path.open("rb") as file:
             for batch in ipc.open_stream(file):
-                yield batch.select(columns)
+                yield from batch.select(columns).to_pylist()
         return
     # Reading ahead would load the whole file into memory.
     with ParquetFile(path, buffer_size=2**20, pre_buffer=False) as table:
-        yield from table.iter_batches(batch_size=64, columns=list(columns))
+        for batch in table.iter_batches(batch_size=64, columns=list(columns)):
+            yield from batch.to_pylist()
 
 
 def label_names(schema: Schema) -> dict[str, list[str]]:
