@@ -169,6 +169,7 @@ class Description:
         gaps: The classes that a domain may lack, by domain.
         has_numbered_classes: Whether class folders may be named by their number, from 0.
         tests_on_list: Whether only the official test images of a held-out domain test.
+        test_domains: Domains without training images, so either held out or not used.
         known_bad: Names of published images that can't be read.
         is_subset: Whether it is part of a larger data set, so folders may have other classes.
         has_copies: Whether it was published with copies of images, possibly on both sides of a split.
@@ -190,6 +191,7 @@ class Description:
     gaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
     has_numbered_classes: bool = False
     tests_on_list: bool = False
+    test_domains: tuple[str, ...] = ()
     known_bad: tuple[str, ...] = ()
     is_subset: bool = False
     has_copies: bool = False
@@ -210,8 +212,7 @@ class Description:
     @property
     def images(self) -> int | None:
         """Number of images in all domains; None if some numbers are not published."""
-        numbers = [number for number in self.domain_counts.values() if number is not None]
-        return sum(numbers) if len(numbers) == len(self.domain_counts) else None
+        return None if None in self.domain_counts.values() else sum(filter(None, self.domain_counts.values()))
 
     @property
     def official_parts(self) -> str:
@@ -234,16 +235,15 @@ class Description:
 
     @cached_property
     def _domains(self) -> dict[str, str]:
-        return _index_by_normalised_name(self.domain_counts, self.spellings)
+        return _by_spelling(self.domain_counts, self.spellings)
 
     @cached_property
     def _classes(self) -> dict[str, str]:
-        return _index_by_normalised_name(self.class_names, self.class_spellings)
+        return _by_spelling(self.class_names, self.class_spellings)
 
 
-def _index_by_normalised_name(names: Collection[str], spellings: Mapping[str, str]) -> dict[str, str]:
-    spelled = {name: name for name in names} | dict(spellings)
-    return {normalise_name(spelling): name for spelling, name in spelled.items()}
+def _by_spelling(names: Collection[str], spellings: Mapping[str, str]) -> dict[str, str]:
+    return {normalise_name(spelling): name for spelling, name in (*zip(names, names, strict=True), *spellings.items())}
 
 
 def normalise_name(name: str) -> str:

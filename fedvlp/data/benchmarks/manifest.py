@@ -75,7 +75,7 @@ def read_manifest(root: Path, description: Description) -> Manifest:
     bases = dict.fromkeys((folder, folder.parent, root))
     list_folders = [base / inside for base, inside in product(bases, layout.list_folders)]
     lists = [] if title else _find_lists(list_folders, layout, description)
-    listed = _read_lists(lists, images, description)
+    listed = _read_lists(lists, images, description) if lists else {}
     if lists:
         title = "/".join(dict.fromkeys(file.ending.removesuffix("_kfold") for file in lists))
     # Cleaned versions list the remaining images, other versions list the duplicates.
@@ -173,8 +173,6 @@ def _read_lists(
     lists: Sequence[RoleList], images: Sequence[ImageFile], description: Description
 ) -> dict[str, SplitName]:
     """Read the role of each image in the lists, by name."""
-    if not lists:
-        return {}
     trained = {file.domain for file in lists if file.role == "train"}
     if missing := [domain for domain in description.domains if domain not in trained]:
         raise UserError(

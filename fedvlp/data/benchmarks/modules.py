@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -80,14 +79,27 @@ class Benchmark(ListedImages):
             log.warning("%s: %s", self.name, note)
         return manifest
 
+    @property
+    def held_out_domains(self) -> list[str]:
+        """Names of the domains that no client sees, sorted; by default all that have no training images."""
+        return super().held_out_domains or [name for name in self.domains if name in self.description.test_domains]
+
     def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = False) -> None:
         """Report copies, unless the published data set contains copies on every machine."""
         if not self.description.has_copies:
             super()._check_copies(parts, refuse)
 
     def scan(self) -> dict[str, list[ImageFile]]:
-        """List the images of each domain in any layout."""
-        return dict(self._manifest.files)
+        """List the images of each domain, without the domains that can neither train nor test."""
+        files = dict(self._manifest.files)
+        tests = set(self.description.test_domains)
+        trains = files.keys() - tests
+        if tests and trains <= set(self.held_out):
+            raise UserError(f"Only {min(trains)} has training images, so it can't be held out. Hold out only variants.")
+        # The base class reports unknown names.
+        if self.held_out and files.keys() >= set(self.held_out):
+            files = {domain: files[domain] for domain in files if domain not in tests - set(self.held_out)}
+        return files
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the publisher's labels; raise UserError if no domain has images of a class."""
@@ -139,32 +151,6 @@ class Benchmark(ListedImages):
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]
         return positions
-
-
-class ImageNet(Benchmark):
-    """ImageNet for training, with ImageNetV2, -Sketch, -A and -R for testing.
-
-    ImageNet's validation images test. The variants are held out: all variants on disk, or the names in ``held_out``.
-    ImageNet-A and -R have 200 classes, but their accuracy is over all classes of the run.
-    """
-
-    description = DATA_SETS["ImageNet"]
-
-    @property
-    def held_out_domains(self) -> list[str]:
-        """Names of the variants, sorted."""
-        return super().held_out_domains or [name for name in self.domains if name != "ImageNet"]
-
-    @cached_property
-    def _manifest(self) -> Manifest:
-        """ImageNet and the held-out variants, since no other variant can train."""
-        if "ImageNet" in self.held_out:
-            raise UserError("Only ImageNet has training images, so it can't be held out. Hold out only variants.")
-        manifest = super()._manifest
-        # The base class reports unknown names.
-        if not self.held_out or not set(self.held_out) <= set(manifest.files):
-            return manifest
-        return replace(manifest, files={name: manifest.files[name] for name in ("ImageNet", *self.held_out)})
 
 
 def __getattr__(name: str) -> type[Benchmark]:
