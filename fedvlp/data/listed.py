@@ -106,10 +106,8 @@ class ListedImages(FederatedDataModule):
                 f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Merge them with "
                 "data.merge_spellings=true, rename the folders, or distinguish them in data.class_names_map."
             )
-        name_of: dict[str, str] = {}
-        for names in several:
-            name_of |= dict.fromkeys(names, names[0])
         if several:
+            name_of = {name: names[0] for names in several for name in names}
             for domain, files in domains.items():
                 domains[domain] = [
                     replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
@@ -223,14 +221,12 @@ class ListedImages(FederatedDataModule):
         groups = group_copies(label_of, [self._digests.get(name, "") for name in label_of])
         if not groups:
             return
-        held_out = set(label_of)
+        source = {name for domain in self.source_domains for name in self.images[domain].names}
         trained: set[str] = set()
         measured: set[str] = set()
-        for domain in self.source_domains:
-            held_out -= set(self.images[domain].names)
         for entry in split_table(parts, self.images):
             (trained if entry["role"] == "train" else measured).update(entry["images"])
-        leaks = _pairs(groups, held_out, label_of.keys() - held_out)
+        leaks = _pairs(groups, label_of.keys() - source, source)
         by_label = [sorted(group, key=label_of.__getitem__) for group in groups]
         if leaks and refuse:
             raise UserError(
@@ -239,7 +235,7 @@ class ListedImages(FederatedDataModule):
             )
         kinds = {
             "both held out and in a source domain": leaks,
-            "both training and validation or test images": _pairs(groups, trained, measured - held_out),
+            "both training and validation or test images": _pairs(groups, trained, measured & source),
             "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
         }
         findings = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
