@@ -34,6 +34,7 @@ FLOWERS_102 = DATA_SETS["Flowers102"]
 FOOD_101 = DATA_SETS["Food101"]
 IMAGE_CLEF_DA = DATA_SETS["ImageCLEFDA"]
 SUN_397 = DATA_SETS["SUN397"]
+VLCS = DATA_SETS["VLCS"]
 
 
 def edit(path, old, new):
@@ -102,6 +103,14 @@ def test_of_caltech101_faces_are_counted_once(tmp_path):
     write_images(folder, ["Faces_hard/1.jpg"])
     with pytest.raises(UserError, match="found Faces_hard as well"):
         read_manifest(tmp_path, CALTECH_101)
+
+
+def test_images_of_equal_names_are_named_after_the_folder_that_differs(tmp_path):
+    parts = ("train", "crossval", "test")
+    write_images(tmp_path, [f"{domain}/{part}/0/1.png" for domain in VLCS.domains for part in parts])
+    write_images(tmp_path, [f"{domain}/train/1/1.png" for domain in VLCS.domains])
+    names = [file.name for file in read_manifest(tmp_path, VLCS).files["SUN09"]]
+    assert names == [*(f"SUN09/bird/{part}/1.png" for part in sorted(parts)), "SUN09/car/1.png"]
 
 
 def test_roots_at_any_level_and_relative_ones(tmp_path, monkeypatch):
