@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,15 +11,8 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedvlp.catalog.description import (
-    PART_ROLES,
-    Description,
-    Folders,
-    ImageLists,
-    Layout,
-    SplitName,
-    TorchvisionFolder,
-)
+from fedvlp.catalog.description import PART_ROLES, Description, Folders, ImageLists, Layout, TorchvisionFolder
+from fedvlp.core.roles import ImageRole
 from fedvlp.data.files.images import compose_name, folders_in, list_images
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
@@ -37,7 +31,7 @@ def shorten(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
 
 
-def walk_folders(root: Path) -> Iterator[Path]:
+def _walk_folders(root: Path) -> Iterator[Path]:
     """Iterate over the root and its subfolders, level by level, each level in the order of names."""
     level = [root]
     # The limit matters for a whole home folder, which would take minutes.
@@ -53,7 +47,7 @@ def walk_folders(root: Path) -> Iterator[Path]:
 
 def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | None:
     """Find the folder nearest to the root that has a layout of a data set, and the first such layout."""
-    for folder in walk_folders(root):
+    for folder in _walk_folders(root):
         for layout in description.layouts:
             if all(_exists(folder, part, description) for part in layout.parts):
                 return folder, layout
@@ -66,11 +60,11 @@ def _exists(folder: Path, part: Folders | ImageLists | TorchvisionFolder, descri
     if isinstance(part, TorchvisionFolder):
         return all((folder / name).exists() for name in part.holds)
     if not part.folder:
-        return len(domains_in(folder, description)) == len(description.domains)
+        return len(_domains_in(folder, description)) == len(description.domains)
     return part.is_optional or _has_classes(folder / part.folder, description)
 
 
-def domains_in(folder: Path, description: Description) -> dict[str, str]:
+def _domains_in(folder: Path, description: Description) -> dict[str, str]:
     """Map each domain to the name of its subfolder; raise UserError if two subfolders are the same domain."""
     names: dict[str, str] = {}
     for name in folders_in(folder):
@@ -80,6 +74,30 @@ def domains_in(folder: Path, description: Description) -> dict[str, str]:
         if domain is not None:
             names[domain] = name
     return names
+
+
+def describe_missing(root: Path, description: Description) -> str:
+    """Describe what was expected below a root without any layout of a data set, what is there, and what to do."""
+    hint = "Check data.root"
+    if description.download_source is not None:
+        command = f"fedvlp data download {description.short_name} --root {shlex.quote(str(root))}"
+        hint = f"Check data.root, or download the data set with {command} or --data.download true"
+    if not root.is_dir():
+        return f"Expected {description.name} in the folder {root}; there is no such folder. {hint}."
+    location = f"in {root}, or up to {DEPTH} folders below it,"
+    present = shorten(folders_in(root)) or "no folder"
+    if not any(layout.is_tree for layout in description.layouts):
+        layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
+        return f"Expected {description.name} {location} as one of: {layouts}. Found {present} there. {hint}."
+    folder = max(_walk_folders(root), key=lambda folder: len(_domains_in(folder, description)))
+    names = _domains_in(folder, description)
+    found = f"{', '.join(names.values())} in {folder}" if names else f"{present} there"
+    missing = [domain for domain in description.domains if domain not in names]
+    return (
+        f"Expected a folder for each domain of {description.name} ({', '.join(description.domains)}) {location} with "
+        f"images as domain/class/image; found {found}, so {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
+        f"missing. Add them. {hint}."
+    )
 
 
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
@@ -113,7 +131,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
     return sorted(files)
 
 
-def _image_file(domain: str, class_name: str, path: str, role: SplitName | None) -> ImageFile:
+def _image_file(domain: str, class_name: str, path: str, role: ImageRole | None) -> ImageFile:
     # Names of car models may contain a slash.
     name = compose_name(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
     return ImageFile(domain, class_name, name, path, role)
@@ -156,10 +174,10 @@ def _has_classes(folder: Path, description: Description) -> bool:
 
 
 def _class_folders(
-    folder: Path, part: Folders, split_folders: Mapping[str, SplitName | None], description: Description
+    folder: Path, part: Folders, split_folders: Mapping[str, ImageRole | None], description: Description
 ) -> list[ImageFile]:
     domain = part.domain or description.domains[0]
-    folders = {domain: part.folder} if part.folder else domains_in(folder, description)
+    folders = {domain: part.folder} if part.folder else _domains_in(folder, description)
     # An optional part is missing if its folder has no class.
     if part.is_optional and not _has_classes(folder / part.folder, description):
         return []
@@ -171,7 +189,7 @@ def _class_folders(
         has_train = "train" in map(str.casefold, folders_in(folder / domain_folder))
         for parts, path in list_images(folder / domain_folder):
             names = list(map(compose_name, parts))
-            role = part.role
+            role: ImageRole | None = part.role
             split_folder = names[0].casefold()
             if len(names) > 1 and split_folder in split_folders:
                 # "full" is "train" and "crossval" together.

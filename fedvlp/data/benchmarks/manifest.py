@@ -1,7 +1,6 @@
 """Read a published data set from disk, as images with class, domain and role, in any layout."""
 
 import os
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,16 +10,7 @@ from typing import NamedTuple
 
 from fedvlp.catalog.description import Description, Layout, SplitName
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.layouts import (
-    DEPTH,
-    domains_in,
-    find_layout,
-    read_layout,
-    read_lines,
-    shorten,
-    walk_folders,
-)
-from fedvlp.data.files.images import folders_in
+from fedvlp.data.benchmarks.layouts import describe_missing, find_layout, read_layout, read_lines, shorten
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 
@@ -66,7 +56,7 @@ def read_manifest(root: Path, description: Description) -> Manifest:
     """
     match = find_layout(root, description)
     if match is None:
-        raise UserError(_missing(root, description))
+        raise UserError(describe_missing(root, description))
     folder, layout = match
     images = read_layout(folder, layout, description)
     _check_once(images, folder)
@@ -110,29 +100,6 @@ def _title_of_folders(images: Sequence[ImageFile], folder: Path, layout: Layout,
         return ""
     used = {Path(image.path).relative_to(folder).parts[1].casefold() for image in images}
     return "/".join(name for name in layout.split_folders if name in used)
-
-
-def _missing(root: Path, description: Description) -> str:
-    hint = "Check data.root"
-    if description.download_source is not None:
-        command = f"fedvlp data download {description.short_name} --root {shlex.quote(str(root))}"
-        hint = f"Check data.root, or download the data set with {command} or --data.download true"
-    if not root.is_dir():
-        return f"Expected {description.name} in the folder {root}; there is no such folder. {hint}."
-    location = f"in {root}, or up to {DEPTH} folders below it,"
-    present = shorten(folders_in(root)) or "no folder"
-    if not any(layout.is_tree for layout in description.layouts):
-        layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
-        return f"Expected {description.name} {location} as one of: {layouts}. Found {present} there. {hint}."
-    folder = max(walk_folders(root), key=lambda folder: len(domains_in(folder, description)))
-    names = domains_in(folder, description)
-    found = f"{', '.join(names.values())} in {folder}" if names else f"{present} there"
-    missing = [domain for domain in description.domains if domain not in names]
-    return (
-        f"Expected a folder for each domain of {description.name} ({', '.join(description.domains)}) {location} with "
-        f"images as domain/class/image; found {found}, so {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
-        f"missing. Add them. {hint}."
-    )
 
 
 def _check_once(images: Sequence[ImageFile], folder: Path) -> None:
