@@ -46,8 +46,9 @@ WHERE = {
     "test_fraction": {"protocol", "split"},
     "split_seed": {"split"},
     "augmentation": {"training.augmentation"},
+    "balance_classes": {"training.balance_classes"},
 }
-OTHER_ROW = {"batch_size", "augmentation"}
+OTHER_ROW = {"batch_size", "augmentation", "balance_classes"}
 """Options that may differ between rows of a table; the other options separate tables."""
 
 SAME_TABLE = {"held_out": "a table has a column for each domain that was held out", **NOT_COMPARED}
