@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import Logger
 from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.balance import describe_balance
+from fedvlp.core.metrics import all_scores
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import bind_aggregators
 from fedvlp.core.protocols import FederatedData
@@ -23,7 +24,7 @@ from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.data.module import check_class_names, read_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_files
-from fedvlp.training import setup
+from fedvlp.training import prediction, setup
 from fedvlp.training.callback import RunView
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
@@ -32,7 +33,6 @@ from fedvlp.training.fit_loop import train_rounds
 from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients
-from fedvlp.training.prediction import drop_validation, predict_images, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.secure_sum import require_secure_sum
 from fedvlp.training.task import check_add_ons
@@ -214,9 +214,13 @@ class Federation(RunView):
             inputs = [] if ckpt_path is None else [find_run_folder(Path(ckpt_path))]
             check_replaceable(Path(output), list_run_files(inputs))
         scores = self._measure(model, datamodule, ckpt_path, REPORTED)
+        class_names = datamodule.class_names
+        reported = prediction.reported_predictions(self.predictions, datamodule)
+        if len(class_names) == 2:
+            self.fabric.print(*prediction.describe_two_classes(all_scores(reported, class_names)), sep="\n", flush=True)
         if output is not None and self.is_global_zero:
             header = {"protocol": datamodule.protocol, "accuracy": scores}
-            write_scores(Path(output), header, drop_validation(self.predictions), datamodule.class_names)
+            prediction.write_scores(Path(output), header, reported, class_names)
             self.fabric.print(f"written to {output}", flush=True)
         return scores
 
@@ -259,7 +263,7 @@ class Federation(RunView):
             model = model.for_classes(class_names)
         # The images belong to no client, so there are no personal tensors for them.
         with model.shared_part_only():
-            predictions = predict_images(model, self.fabric, image_batches(paths, model.transform), file)
+            predictions = prediction.predict_images(model, self.fabric, image_batches(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
         names = model.hparams["class_names"]
         if len(paths) == 1:
@@ -267,7 +271,7 @@ class Federation(RunView):
             self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
         labelled, others = label_by_folders(predictions, paths, inputs, names)
         if self.is_global_zero:
-            for line in write_folder_scores(file, labelled, names, others):
+            for line in prediction.write_folder_scores(file, labelled, names, others):
                 self.fabric.print(line, flush=True)
         return file
 

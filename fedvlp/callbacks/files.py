@@ -17,7 +17,7 @@ from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
 from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.prediction import drop_validation
+from fedvlp.training.prediction import reported_predictions
 from fedvlp.utils.files import atomic_write, write_text
 
 
@@ -103,7 +103,7 @@ class PredictionsFile(FederationCallback):
             return
         # Validation images selected the round, so their predictions are not results.
         measured = {**self.baselines.predictions, LAST_ROW: self.last}
-        rows = {title: drop_validation(by_split) for title, by_split in measured.items()}
+        rows = {title: reported_predictions(by_split, federation.data) for title, by_split in measured.items()}
         if not any(rows.values()):
             return
         folder = Path(federation.log_dir)

@@ -16,7 +16,7 @@ from torchmetrics.functional.classification import (
     multiclass_recall,
 )
 
-from fedvlp.core.predictions import Predictions, Samples, interval, percent, resample
+from fedvlp.core.predictions import TWO_CLASSES, Predictions, Samples, interval, percent, resample, two_class_scores
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION, ROLES
 
 Scores = dict[str, Any]
@@ -25,8 +25,8 @@ BySplit = Mapping[str, Predictions]
 
 # Confidences are rounded to multiples of 1 / GRID, float32's step below 1, so that their sums are exact.
 GRID = 2**24
-# Scores that a role averages over its domains.
-AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error")
+# Scores that a role averages over its domains, if all of them have the score.
+AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error", *TWO_CLASSES.values(), "threshold")
 
 
 def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"]) -> Predictions:
@@ -114,8 +114,9 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
         samples = {}
         for name, split in splits.items():
             names = split.class_names or class_names
-            samples[name] = resample(split, len(names), name)
-            split_scores[name] = _split_scores(split, samples[name], outside, names)
+            two_classes, drawn = two_class_scores(split, name, names)
+            samples[name] = resample(split, len(names), name) | drawn
+            split_scores[name] = _split_scores(split, samples[name], outside, names) | two_classes
         # A role's intervals are intervals of its mean, from the joint resamples of all its domains.
         by_split = {name: split_scores[name] for name in splits}
         role_scores[role] = _role_scores(by_split, splits, list(samples.values()))
@@ -145,9 +146,11 @@ def _split_scores(
 
 def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequence[Mapping[str, Samples]]) -> Scores:
     split_scores = list(scores.values())
-    means: Scores = {name: _average(split_scores, name) for name in AVERAGED}
+    common = [name for name in AVERAGED if all(name in split for split in split_scores)]
+    means: Scores = {name: _average(split_scores, name) for name in common}
+    means |= {"positive_class": split_scores[0]["positive_class"]} if "threshold" in common else {}
     means["intervals"] = {}
-    for name in samples[0]:
+    for name in filter(common.__contains__, samples[0]):
         means["intervals"][name] = interval(np.mean([sample[name] for sample in samples], axis=0))
     if OUT_OF_DISTRIBUTION in split_scores[0]:
         by_domain: Scores = {}

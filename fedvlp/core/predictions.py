@@ -1,4 +1,4 @@
-"""Predicted classes of images, their accuracy and confusions, and intervals over images, without PyTorch."""
+"""Predicted classes of images, their accuracy and confusions, intervals, and scores of two classes, without PyTorch."""
 
 import zlib
 from collections import Counter
@@ -20,6 +20,11 @@ LEVEL = 0.95
 # Number of resamples in memory at once.
 AT_ONCE = 100
 
+RATES = ("sensitivity", "specificity")
+TWO_CLASSES = {"AUROC": "class_auroc", "AP": "average_precision"} | {name: name for name in RATES}
+"""Titles of columns in tables of two classes, and their scores."""
+TWO_CLASSES_LEGEND = "AP: average precision; threshold: by Youden's index on source validation, or 50 % without it"
+
 
 def percent(correct: int, count: int) -> float:
     """Compute the share of correct images, in percent."""
@@ -37,6 +42,8 @@ class Predictions:
         clients: Names of the clients of the K states. For a single state, the clients of the images' domain; empty if
             the domain is held out.
         class_names: The classes, in the order of the labels, if they are not the training classes.
+        positive: Label of the positive class, if there are two classes.
+        threshold: Probability from which an image counts as positive.
     """
 
     labels: Int[np.ndarray, "N"]
@@ -44,12 +51,21 @@ class Predictions:
     confidence: Float[np.ndarray, "K N"]
     clients: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    positive: int = 1
+    threshold: float = 0.5
 
     @property
     def accuracy(self) -> float:
         """The share of correctly classified images in percent, averaged over states with equal weights."""
         correct = (self.predicted == self.labels).sum(-1).tolist()
         return sum(percent(count, len(self.labels)) for count in correct) / len(correct)
+
+    @property
+    def probabilities(self) -> tuple[Samples, Samples]:
+        """The positive class's probability, of the other class's images [K, N - P] and of its own images [K, P]."""
+        confidence = np.maximum(self.confidence.astype(np.float64), 0.5)  # below 0.5 only if logits are NaN
+        probability = np.where(self.predicted == self.positive, confidence, 1 - confidence)
+        return probability[:, self.labels != self.positive], probability[:, self.labels == self.positive]
 
     def state_index(self, client: str) -> int:
         """Find the index of a client's state."""
@@ -123,6 +139,60 @@ def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples)
         "balanced_accuracy": 100 * recall.sum(1) / has_images.sum(1),
         "macro_f1": 100 * f1.sum(1) / is_used.sum(1),
     }
+
+
+def youden_threshold(validation: Sequence[Predictions]) -> float:
+    """Choose the probability with the highest sensitivity + specificity - 1, over all images and states.
+
+    This is Youden's index (Cancer 3, 1950). Candidates are midpoints of neighbouring probabilities, as in pROC (Robin
+    et al., BMC Bioinformatics 12, 2011). The lowest of equally good ones is chosen. If all are at chance, 0.5.
+    """
+    by_class = ([split.probabilities[label].ravel() for split in validation] for label in (0, 1))
+    negatives, positives = (np.sort(np.concatenate([np.empty(0), *values])) for values in by_class)
+    values = np.unique(np.concatenate([negatives, positives]))
+    midpoints = (values[1:] + values[:-1]) / 2
+    # In integers, so that ties are exact. All are 0 without images of both classes.
+    index = negatives.searchsorted(midpoints) * len(positives) - positives.searchsorted(midpoints) * len(negatives)
+    return float(midpoints[index.argmax()]) if index.any() else 0.5
+
+
+def two_class_scores(split: Predictions, name: str, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Samples]]:
+    """Compute the scores ``TWO_CLASSES``, averaged over states, and their bootstrap resamples, in percent.
+
+    Average precision is the mean over positive images of the precision at their probability. Images are drawn within
+    their class, as in pROC, each with the predictions of all states. The draws depend on ``name``, but not on the order
+    of images. Both results are empty unless ``names`` are two classes that have images.
+    """
+    sizes = [images.shape[1] for images in split.probabilities] if len(names) == 2 else [0]
+    if 0 in sizes:
+        return {}, {}
+    # Sorted, so that the order of images does not matter.
+    by_class = [images[:, np.lexsort(images)] for images in split.probabilities]
+    generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))
+    parts = [_two_class_scores(by_class, [np.ones((1, size)) for size in sizes], split.threshold)]
+    for _ in range(0, RESAMPLES, AT_ONCE):
+        draws = [generator.multinomial(size, np.full(size, 1 / size), AT_ONCE) for size in sizes]
+        parts.append(_two_class_scores(by_class, draws, split.threshold))
+    samples = dict(zip(TWO_CLASSES.values(), np.concatenate(parts, axis=1), strict=True))
+    scores: dict[str, Any] = {score: float(values[0]) for score, values in samples.items()}
+    scores |= {"threshold": 100 * split.threshold, "positive_class": names[split.positive]}
+    return scores, {score: values[1:] for score, values in samples.items()}
+
+
+def _two_class_scores(by_class: Sequence[Samples], draws: Sequence[NDArray[Any]], threshold: float) -> Samples:
+    """Compute the scores [4, R] of R resamples, from probabilities [K, images] and draws [R, images] of each class."""
+    by_state = []
+    for state in zip(*by_class, strict=True):
+        negatives, positives = map(np.sort, state)
+        others, found = (counts[:, values.argsort()] for counts, values in zip(draws, state, strict=True))
+        below, missed = (np.pad(counts.cumsum(1), ((0, 0), (1, 0))) for counts in (others, found))
+        low, high = (below[:, negatives.searchsorted(positives, side)] for side in ("left", "right"))
+        hits = len(positives) - missed[:, positives.searchsorted(positives)]
+        precision = hits / np.maximum(hits + len(negatives) - low, 1)
+        wins = (low + high) / 2 / len(negatives)  # ties count half
+        per_positive = [(found * wins).sum(1), (found * precision).sum(1), found @ (positives >= threshold)]
+        by_state.append([*np.divide(per_positive, len(positives)), others @ (negatives < threshold) / len(negatives)])
+    return np.asarray(100 * np.mean(by_state, axis=0))
 
 
 def interval(samples: Samples) -> list[float]:

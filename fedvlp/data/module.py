@@ -88,6 +88,7 @@ class FederatedDataModule(L.LightningDataModule):
             client on its own classes (client).
         targets: Other data sets that cross_dataset measures, each with its own classes: their test splits, or all
             their images if there is no test split.
+        positive_class: The class whose recall is the sensitivity, if there are two classes; by default the second.
     """
 
     verifies_images: bool = True
@@ -113,6 +114,7 @@ class FederatedDataModule(L.LightningDataModule):
         protocol: ProtocolName | None = None,
         class_split: ClassSplit = "data_set",
         targets: list[FederatedDataModule] | None = None,
+        positive_class: str | None = None,
     ) -> None:
         super().__init__()
         check_range("batch_size", batch_size, PositiveInt)
@@ -133,6 +135,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.protocol_option: ProtocolName = protocol or ("leave_domains_out" if self.held_out else "all_seen")
         self.class_split = class_split
         self.targets = list(targets or ())
+        self.positive_class = positive_class
         for target in self.targets:
             if target.protocol_option not in ("leave_domains_out", "all_seen"):
                 raise UserError(
@@ -296,6 +299,9 @@ class FederatedDataModule(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Read and split the images, so that every mistake is found before training."""
+        if self.positive_class not in (None, *(self.class_names if len(self.class_names) == 2 else ())):
+            wrong = f"got {self.positive_class!r} for {', '.join(self.class_names)}. Correct or remove it."
+            raise UserError(f"Expected data.positive_class to name one of two classes; {wrong}")
         if line := describe_ids(self.all_class_names):
             log.warning("%s", line)
         # Cached properties.

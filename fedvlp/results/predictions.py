@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.predictions import Predictions, count_confusions
 from fedvlp.core.roles import SERVED
@@ -26,11 +26,13 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
     import torch  # reading runs does not need it
 
     tensors: dict[str, torch.Tensor] = {}
-    splits: dict[str, dict[str, dict[str, list[str]]]] = {}
+    splits: dict[str, dict[str, dict[str, list[Any]]]] = {}
     for row, by_split in predictions.items():
         for split, values in by_split.items():
             tensors |= {f"{row}/{split}/{name}": torch.from_numpy(getattr(values, name)) for name in TENSORS}
-            names = {"clients": list(values.clients), "class_names": list(values.class_names)}
+            names: dict[str, list[Any]] = {"clients": list(values.clients), "class_names": list(values.class_names)}
+            if (values.positive, values.threshold) != (1, 0.5):
+                names["two_classes"] = [values.positive, values.threshold]
             splits.setdefault(row, {})[split] = names
     # After a power failure, the run can be evaluated again, so do not wait for the disk.
     write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
@@ -47,7 +49,8 @@ def read_predictions(run: Path) -> PredictionsByRow:
     for row, by_split in header["splits"].items():
         for split, names in by_split.items():
             labels, predicted, confidence = (tensors[f"{row}/{split}/{name}"] for name in TENSORS)
-            values = Predictions(labels, predicted, confidence, tuple(names["clients"]), tuple(names["class_names"]))
+            others = tuple(names["clients"]), tuple(names["class_names"]), *names.get("two_classes", ())
+            values = Predictions(labels, predicted, confidence, *others)
             predictions.setdefault(row, {})[split] = values
     return predictions
 

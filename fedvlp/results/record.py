@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.balance import Balance
+from fedvlp.core.predictions import TWO_CLASSES
 from fedvlp.core.roles import BASELINES, CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import PredictionsByRow, read_predictions
 from fedvlp.utils.config_files import read_run_config
@@ -36,7 +37,7 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 """Options of a method that are derived from data, CLIP and trainer."""
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
-SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "calibration_error")
+SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "calibration_error", *TWO_CLASSES.values())
 WORST = ("worst_domain", "worst_client")
 DETECTION = ("auroc", "fpr_at_95")
 ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
@@ -308,6 +309,7 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         role, domain: The split, such as "held_out" and "sketch"; ``domain`` is empty for the mean over domains.
         accuracy, balanced_accuracy, macro_f1: In percent; ``calibration_error`` in points. NaN if not measured.
         largest_class: Accuracy of always predicting the largest class, in percent.
+        class_auroc, average_precision, sensitivity, specificity: In percent; NaN unless there are two classes.
         worst_domain, worst_client: Lowest accuracy in percent, for means over domains.
         auroc, fpr_at_95: Detection of out-of-distribution images in percent; NaN without such images.
         upload_parameters, download_parameters, upload_bytes, download_bytes: Per client and round.

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from fedvlp.core.metrics import all_scores, single_state
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, count_confusions
+from fedvlp.core.predictions import TWO_CLASSES, TWO_CLASSES_LEGEND, Predictions, count_confusions, youden_threshold
+from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import atomic_write, check_replaceable, write_json
+from fedvlp.utils.text_table import text_table
 
 LABELLED = "labelled"
 """The role of image files in folders with the name of a class."""
@@ -97,11 +100,28 @@ def write_folder_scores(
         f"balanced accuracy: {mean['balanced_accuracy']:.2f} %",
         f"macro F1: {mean['macro_f1']:.2f} %",
         f"calibration error: {mean['calibration_error']:.2f} points",
+        *describe_two_classes(scores),
         f"scores -> {path}",
     ]
 
 
-def drop_validation(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Remove validation splits; return nothing if only images out of distribution remain."""
+def describe_two_classes(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Format the scores of two classes by role, with intervals, as a table and its legend; no lines without them."""
+    table = [["in % [95 % over images]", *TWO_CLASSES, "threshold", "positive class"]]
+    for title, row in scores.items():
+        if "threshold" in row and "/" not in title:
+            ends = row["intervals"]
+            cells = ["{:.1f} [{:.1f}, {:.1f}]".format(row[name], *ends[name]) for name in TWO_CLASSES.values()]
+            table.append([title, *cells, f"{row['threshold']:.1f}", repr(row["positive_class"])])
+    return [text_table(table), TWO_CLASSES_LEGEND] if table[1:] else []
+
+
+def reported_predictions(predictions: Mapping[str, Predictions], data: FederatedData) -> dict[str, Predictions]:
+    """Remove validation splits, on which two classes' threshold is chosen; return nothing without known classes."""
+    if len(data.class_names) == 2:
+        positive = data.class_names.index(getattr(data, "positive_class", None) or data.class_names[1])
+        own = {name: replace(each, positive=positive) for name, each in predictions.items() if not each.class_names}
+        threshold = youden_threshold([each for name, each in own.items() if name.split("/")[0] == "validation"])
+        predictions = {**predictions, **{name: replace(each, threshold=threshold) for name, each in own.items()}}
     tested = {name: value for name, value in predictions.items() if name.split("/")[0] != "validation"}
     return {} if all(name.split("/")[0] == OUT_OF_DISTRIBUTION for name in tested) else tested

@@ -1,13 +1,18 @@
 """``metrics.csv`` is complete and the summary scores predictions, also in a resumed run."""
 
 import csv
+import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from fedvlp.core.metrics import all_scores
+from fedvlp.core.predictions import TWO_CLASSES, youden_threshold
 from fedvlp.results import load_record
 from fedvlp.testing.runs import CLASSES, DOMAINS, draw
+from fedvlp.tools.compare.command import run_compare
+from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
@@ -77,3 +82,37 @@ def test_predictions_match_accuracies_and_the_summary_scores_them(imbalanced, tm
     assert {name: (again.trainer.folder / name).read_bytes() for name in files} == files
     summary = load_record(again.trainer.folder)
     assert (summary.metrics, summary.balance) == (record.metrics, record.balance)
+
+
+def test_two_classes_have_scores_at_the_threshold_of_source_validation(imbalanced, tmp_path, capsys):
+    options = ("--trainer.rounds=1", "--data.validation_fraction=0.4", "--data.positive_class=circle")
+    run = make_run(imbalanced, tmp_path, "promptfl", *options)
+    run.trainer.fit(run.model, run.datamodule)
+    record = load_record(run.trainer.folder)
+    measured = record.metrics["last round"]["held_out"]
+    by_split = run.trainer.predictions
+    validation = [replace(by_split[f"validation/{name}"], positive=0) for name in DOMAINS[:2]]
+    assert measured["threshold"] == 100 * youden_threshold(validation)
+    assert measured["positive_class"] == "circle"
+    assert measured["intervals"].keys() > set(TWO_CLASSES.values())
+    capsys.readouterr()
+    run.trainer.test(run.model, run.datamodule, ckpt_path=str(record.folder))
+    head, _, row, legend = capsys.readouterr().out.splitlines()[-4:]
+    assert re.split(" {2,}", head)[1:] == ["AUROC", "AP", "sensitivity", "specificity", "threshold", "positive class"]
+    cells = re.split(" {2,}", row)
+    low, high = measured["intervals"]["class_auroc"]
+    assert cells[:2] == ["held_out", f"{measured['class_auroc']:.1f} [{low:.1f}, {high:.1f}]"]
+    assert cells[-2:] == [f"{measured['threshold']:.1f}", "'circle'"]
+    assert "source validation" in legend
+    assert run_compare([str(record.folder), "--row=last"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (titles,) = [line.split() for line in lines if line.startswith("method")]
+    (values,) = [line.split() for line in lines if re.match(r"\w+ {2,}last {2,}", line)]
+    assert "positive class: 'circle'" in " ".join(lines)
+    found = dict(zip(reversed(titles), reversed(values), strict=False))
+    assert {title: found[title] for title in TWO_CLASSES} == {
+        title: f"{measured[name]:.1f}" for title, name in TWO_CLASSES.items()
+    }
+    wrong = make_run(imbalanced, tmp_path, "promptfl", "--data.positive_class=star")
+    with pytest.raises(UserError, match="positive_class to name one of two classes; got 'star' for circle, square"):
+        wrong.trainer.fit(wrong.model, wrong.datamodule)

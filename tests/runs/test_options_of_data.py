@@ -28,6 +28,7 @@ VALUES = {
     "class_names_map": {"dog": "puppy"},
     "cache_dir": None,
     "out_of_distribution": OTHERS,
+    "positive_class": "dog",
 }
 NOT_COMPARED = {
     "eval_batch_size": "the result of an image does not depend on its batch",
@@ -35,6 +36,7 @@ NOT_COMPARED = {
     "cache_dir": "sets the folder of the cache, and changes no result",
     "cache_images": "like cache_dir",
     "out_of_distribution": "adds a measurement that the summary names; no accuracy depends on it",
+    "positive_class": "adds measurements that name it; no accuracy depends on it",
     "class_names_map": "the names are among the options of the method, which are compared",
 }
 WHERE = {

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
+from fedvlp.core.predictions import TWO_CLASSES, TWO_CLASSES_LEGEND
 from fedvlp.core.roles import SELECTION_METRICS
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, config_rounds
@@ -107,7 +108,7 @@ def _latex(table: TextTable) -> str:
 def table_text(table: Table) -> TextTable:
     """Format a table of runs in percent, with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
-    by_class = [title for title in COLUMNS if title in table.cells.index.get_level_values("column")]
+    by_class = [title for title in (*COLUMNS, *TWO_CLASSES) if title in table.cells.index.get_level_values("column")]
     columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
     # The title of the average states the number of domains.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
@@ -120,8 +121,12 @@ def table_text(table: Table) -> TextTable:
         rows.append([*row, *accuracies, *gap, *_costs(table.runs[row[0]], is_trained=row[1] != UNTRAINED)])
     metrics = dict.fromkeys(SELECTION_METRICS[run.select] for run in table.records if run.rounds) or ["accuracy"]
     legends = [LEGEND.format(selection=" or ".join(metrics))]
-    if by_class:
+    if "balanced" in by_class:
         legends.append(BALANCE_LEGEND)
+    if "AUROC" in by_class:
+        measured = [scores for run in table.records for row in run.metrics.values() for scores in row.values()]
+        positive = {repr(scores["positive_class"]) for scores in measured if "positive_class" in scores}
+        legends.append(f"positive class: {' or '.join(sorted(positive))}; {TWO_CLASSES_LEGEND}")
     if has_oracle:
         legends.append(ORACLE_LEGEND)
     if table.cells["low"].notna().any():

@@ -15,7 +15,7 @@ from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.evaluation import baselines
-from fedvlp.training.prediction import drop_validation
+from fedvlp.training.prediction import reported_predictions
 from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
@@ -103,7 +103,8 @@ def _measure(cli: FederationCLI, prompts: Path, titles: Collection[str], rounds:
         title = f"{LAST_ROW} ({rounds})" if row == LAST_ROW else row
         measured["accuracy"][title] = federation.evaluate(model, shared, personal_tensors)
         measured["balance"][row] = federation.balance
-        measured["metrics"][row] = all_scores(drop_validation(federation.predictions), federation.data.class_names)
+        predictions = reported_predictions(federation.predictions, federation.data)
+        measured["metrics"][row] = all_scores(predictions, federation.data.class_names)
     return measured
 
 
