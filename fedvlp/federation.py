@@ -22,6 +22,8 @@ from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import label_by_folders
 from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.data.module import check_class_names, read_class_names
+from fedvlp.results.predictions import read_predictions
+from fedvlp.results.record import LAST_ROW
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_files
 from fedvlp.training import prediction, setup
@@ -270,6 +272,11 @@ class Federation(RunView):
             name, probability = names[predictions.predicted.item()], predictions.confidence.item()
             self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
         labelled, others = label_by_folders(predictions, paths, inputs, names)
+        splits = read_predictions(runs[0]).get(LAST_ROW, {}).values() if runs and class_names is None else ()
+        # All splits of the training classes have the same threshold.
+        for positive, threshold in {(split.positive, split.threshold) for split in splits if not split.class_names}:
+            for domain, each in labelled.items():
+                labelled[domain] = replace(each, positive=positive, threshold=threshold)
         if self.is_global_zero:
             for line in prediction.write_folder_scores(file, labelled, names, others):
                 self.fabric.print(line, flush=True)

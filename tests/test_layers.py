@@ -19,7 +19,7 @@ ALLOWED = {  # each folder, and the other folders that its files may import
     "methods": {"clip", "core", "utils"},
     "training": {"core", "runs", "utils"},
     "callbacks": {"core", "results", "runs", "training", "utils"},
-    "federation": {"callbacks", "core", "data", "runs", "training", "utils"},
+    "federation": {"callbacks", "core", "data", "results", "runs", "training", "utils"},
     "commands": {"__init__", "clip", "core", "data", "federation", "methods", "results", "runs", "training"}
     | {"utils"},
     "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},

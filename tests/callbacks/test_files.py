@@ -1,6 +1,7 @@
 """``metrics.csv`` is complete and the summary scores predictions, also in a resumed run."""
 
 import csv
+import json
 import re
 from dataclasses import replace
 
@@ -113,6 +114,12 @@ def test_two_classes_have_scores_at_the_threshold_of_source_validation(imbalance
     assert {title: found[title] for title in TWO_CLASSES} == {
         title: f"{measured[name]:.1f}" for title, name in TWO_CLASSES.items()
     }
+    table = tmp_path / "photo.csv"
+    run.trainer.predict(run.model, str(imbalanced / "photo"), ckpt_path=str(record.folder), output=str(table))
+    assert "'circle'" in capsys.readouterr().out
+    again = json.loads(table.with_name("photo_scores.json").read_text(encoding="utf-8"))["metrics"]["labelled"]
+    for name in ("sensitivity", "specificity", "threshold", "positive_class"):
+        assert again[name] == measured[name]
     wrong = make_run(imbalanced, tmp_path, "promptfl", "--data.positive_class=star")
     with pytest.raises(UserError, match="positive_class to name one of two classes; got 'star' for circle, square"):
         wrong.trainer.fit(wrong.model, wrong.datamodule)
