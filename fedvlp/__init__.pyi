@@ -119,6 +119,8 @@ from .tools.hub.push import push_to_hub as push_to_hub
 from .tools.pretrained.classifier import Classifier as Classifier
 from .tools.pretrained.loading import from_pretrained as from_pretrained
 from .training.add_ons.base import AddOn as AddOn
+from .training.add_ons.fairness import AFL as AFL
+from .training.add_ons.fairness import QFedAvg as QFedAvg
 from .training.add_ons.fed_dg_ga import FedDGGA as FedDGGA
 from .training.add_ons.fed_dyn import FedDyn as FedDyn
 from .training.add_ons.fed_nova import FedNova as FedNova

@@ -62,7 +62,7 @@ def shared_logits(module: FederatedModule, data: MeasuredData, fabric: Fabric) -
         if not (split.class_names and module.has_fixed_classes):
             classifier = module.for_classes(split.class_names) if split.class_names else module
             with classifier.shared_part_only():
-                logits, labels = zip(*batch_logits(classifier, fabric, split), strict=True)
+                logits, labels = zip(*batch_logits(classifier, fabric, split.loader), strict=True)
             measured[split.name] = (torch.cat(logits).double().cpu(), torch.cat(labels).cpu())
     return measured
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from lightning import Fabric
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import ClientStore
 from fedvlp.training.add_ons.base import AddOn, LocalContext
-from fedvlp.training.evaluation import current_accuracy
+from fedvlp.training.evaluation import current_mean
 from fedvlp.training.local_training import make_optimizer, optimizer_state, reset_gradient_scale
 from fedvlp.training.options import RunOptions
 from fedvlp.training.task import ClientResult, PhaseTask, method_tensors
@@ -229,7 +230,9 @@ def begin_add_ons(
     if not task.add_ons:
         return active
     # A client is measured on images of its own domains only.
-    splits = [split for split in workspace.validation if client in split.clients]
+    validation = [split.loader for split in workspace.validation if client in split.clients]
+    mean = partial(current_mean, workspace.module, workspace.fabric)
+    cross_entropy = partial(F.cross_entropy, reduction="none")
     trained = workspace.module.trainable_by_name()
     start = {name: value.detach().clone() for name, value in trained.items()}
     memory = task.client_memory(client)
@@ -248,7 +251,9 @@ def begin_add_ons(
             steps=steps,
             proximal_weight=sum(add_on.proximal_weight for add_on in task.add_ons),
             seed=task.seeds[client.id],
-            accuracy=partial(current_accuracy, workspace.module, workspace.fabric, splits),
+            accuracy=partial(mean, validation, lambda logits, labels: logits.argmax(-1) == labels),
+            # With a fixed seed, because rounding and augmentation depend on the order of the images.
+            loss=lambda: mean([workspace.data.train_dataloader(client, seed=0, once=True)], cross_entropy),
         )
         add_on.begin(local)
         active.append((add_on, local))

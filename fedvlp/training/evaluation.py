@@ -13,10 +13,12 @@ from torch import Tensor
 from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, stack
-from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, MeasuredData
+from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, Loader, MeasuredData
 from fedvlp.core.roles import BASELINES, OUT_OF_DISTRIBUTION, ROLES
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
+
+Score = Callable[[Tensor, Tensor], Tensor]  # of logits and labels
 
 
 def baselines(
@@ -144,7 +146,7 @@ def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSpli
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     labels: list[Tensor] = []
-    for logits, batch_labels in batch_logits(module, fabric, split):
+    for logits, batch_labels in batch_logits(module, fabric, split.loader):
         predicted.append(logits.argmax(-1))
         confidence.append((logits / module.calibration_temperature).softmax(-1).amax(-1))
         labels.append(batch_labels)
@@ -157,7 +159,9 @@ def _mean_predictions(
     probabilities: list[Tensor] = []  # of each state [images, C]
     for state in states:
         module.load_state(state)
-        probabilities.append(torch.cat([logits.softmax(-1) for logits, _ in batch_logits(module, fabric, split)]))
+        probabilities.append(
+            torch.cat([logits.softmax(-1) for logits, _ in batch_logits(module, fabric, split.loader)])
+        )
     # Probabilities are averaged rather than logits, because each client's logits may have a different scale.
     mean = torch.stack(probabilities).mean(0)
     labels = torch.cat([labels for _, labels in split.loader])
@@ -173,7 +177,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
     for split in data.evaluation_splits():
         if split.role == "validation":
             # Concatenated, because the last batch may be smaller.
-            logits, labels = zip(*batch_logits(module, fabric, split), strict=True)
+            logits, labels = zip(*batch_logits(module, fabric, split.loader), strict=True)
             losses.append(F.cross_entropy(torch.cat(logits), torch.cat(labels)).item())
     if not losses:
         raise UserError(
@@ -184,25 +188,20 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
 
 
 @torch.no_grad()
-def current_accuracy(module: FederatedModule, fabric: Fabric, splits: Sequence[EvaluationSplit]) -> float:
-    """Compute the accuracy of the current client's tensors in the current phase, in [0, 1]."""
+def current_mean(module: FederatedModule, fabric: Fabric, loaders: Iterable[Loader], score: Score) -> float:
+    """Average a score over images, with the current client's tensors in the current phase."""
     was_training = module.training
     module.eval()
-    correct = 0
-    count = 0
-    for split in splits:
-        for logits, labels in batch_logits(module.local_logits, fabric, split):
-            correct += int((logits.argmax(-1) == labels).sum())
-            count += len(labels)
+    scores = [score(*batch) for loader in loaders for batch in batch_logits(module.local_logits, fabric, loader)]
     module.train(was_training)
-    return correct / max(1, count)
+    return torch.cat(scores).cpu().double().mean().item()
 
 
 def batch_logits(
-    compute_logits: Callable[[Any], Tensor], fabric: Fabric, split: EvaluationSplit
+    compute_logits: Callable[[Any], Tensor], fabric: Fabric, loader: Loader
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the logits [B, C] in float32 and the labels of each batch of a split."""
-    for inputs, labels in split.loader:
+    """Yield the logits [B, C] in float32 and the labels of each batch."""
+    for inputs, labels in loader:
         with fabric.autocast():
             logits = compute_logits(fabric.to_device(inputs))
         # Decisions and losses use float32 for any precision of the towers.

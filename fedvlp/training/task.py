@@ -186,6 +186,9 @@ def check_add_ons(
 ) -> None:
     """Raise UserError if an add-on does not work with method, aggregation, data or precision."""
     averages = not phases or any(averaged_names(module, phase) for phase in phases)
+    setters = [type(add_on).__name__ for add_on in add_ons if add_on.sets_weights]
+    if len(setters) > 1:
+        raise UserError(f"{' and '.join(setters)} set the clients' weights. Keep one in trainer.local.add_ons.")
     for add_on in add_ons:
         name = type(add_on).__name__
         if add_on.needs_average and not averages:

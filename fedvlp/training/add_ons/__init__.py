@@ -1,8 +1,9 @@
 """Add-ons: changes to local training that work with any method, listed in ``trainer.local.add_ons``.
 
-An add-on declares the tensors that clients and server exchange for it. Each add-on has its own file.
+An add-on declares the tensors that clients and server exchange for it. Each add-on or family has its own file.
 """
 
+from dataclasses import is_dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -15,8 +16,8 @@ def _public_add_ons() -> dict[str, type[AddOn]]:
         for kind in vars(import_module(module.name)).values():
             if isinstance(kind, type) and issubclass(kind, AddOn) and kind.__module__ == module.name:
                 public[kind.__name__] = kind
-    # The add-ons in base.py belong to other options.
-    return {name: kind for name, kind in public.items() if kind.__module__ != AddOn.__module__}
+    # The add-ons in base.py belong to other options; a base class of add-ons is not a dataclass.
+    return {name: kind for name, kind in public.items() if kind.__module__ != AddOn.__module__ and is_dataclass(kind)}
 
 
 # The add-ons that a config can name. A site builds no others, even if a server asks for them.

@@ -37,6 +37,7 @@ class LocalContext:
         proximal_weight: Sum of all add-ons' ``proximal_weight``.
         seed: Seed of the client's random draws in this phase and round.
         accuracy: Computes the accuracy of the client's current tensors on its validation images, in [0, 1].
+        loss: Computes the mean cross-entropy of the client's current tensors on its training images.
         scratch: The add-on's own tensors during this training; empty at its start.
     """
 
@@ -54,6 +55,7 @@ class LocalContext:
     proximal_weight: float
     seed: int
     accuracy: Callable[[], float]
+    loss: Callable[[], float]
     scratch: State = field(default_factory=dict)
 
     @property

@@ -11,6 +11,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ema_share
 from fedvlp.training.add_ons import AddOn, LocalResult
+from fedvlp.training.add_ons.fairness import AFL, QFedAvg
 from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.fed_nova import FedNova
@@ -24,7 +25,7 @@ from tests.helpers.assertions import assert_equal
 from tests.helpers.plain_training import Whole
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
-ADD_ONS = [Scaffold(), FedDyn(0.3), FedNova(), FedDGGA(0.6), MOON(2.0), FedProx(0.1)]
+ADD_ONS = [Scaffold(), FedDyn(0.3), FedNova(), FedDGGA(0.6), MOON(2.0), QFedAvg(), AFL(), FedProx(0.1)]
 each_add_on = pytest.mark.parametrize("add_on", ADD_ONS, ids=lambda add_on: type(add_on).__name__)
 
 
@@ -42,7 +43,7 @@ def test_a_skipped_client_keeps_its_add_on_state(tmp_path, add_on):
         run = federation(tmp_path, rounds=rounds, add_ons=add_on)
         run.fit(Linear(), FailsLater())
         memories.append(run.run_state.optimizer_states)
-    if type(add_on) in (FedNova, FedProx):
+    if type(add_on) in (FedNova, QFedAvg, AFL, FedProx):
         assert memories == [{}, {}]
         return
     assert_equal(memories[0][0], memories[1][0])
@@ -57,6 +58,8 @@ COUNTS = {
     "FedNova": (13, 12),
     "FedDGGA": (14, 12),
     "MOON": (12, 12),
+    "QFedAvg": (14, 12),
+    "AFL": (14, 12),
     "FedProx": (12, 12),
 }
 """Values that a client with a matrix of 12 values uploads and downloads."""
