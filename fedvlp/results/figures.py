@@ -52,12 +52,12 @@ class Picture:
     caption: str
     alt: str
 
-    def image(self, kind: Literal["svg", "png"] = "svg") -> bytes:
+    def image(self, kind: Literal["svg", "png", "pdf"] = "svg") -> bytes:
         """Render the figure as the content of a file, reproducibly."""
         file = io.BytesIO()
-        # By default, an SVG contains a date and random identifiers.
-        metadata = {"Date": None} if kind == "svg" else None
-        with matplotlib.rc_context({"svg.hashsalt": self.title}):
+        # By default, an SVG contains a date and random identifiers, and a PDF a date and fonts that journals reject.
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        with matplotlib.rc_context({"svg.hashsalt": self.title, "pdf.fonttype": 42}):
             self.figure.savefig(file, format=kind, metadata=metadata)
         return file.getvalue()
 

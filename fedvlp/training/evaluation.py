@@ -189,12 +189,12 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
 
 @torch.no_grad()
 def current_mean(module: FederatedModule, fabric: Fabric, loaders: Iterable[Loader], score: Score) -> float:
-    """Average a score over images, with the current client's tensors in the current phase."""
+    """Average a score over images with the current client's tensors in the current phase; 0 without images."""
     was_training = module.training
     module.eval()
     scores = [score(*batch) for loader in loaders for batch in batch_logits(module.local_logits, fabric, loader)]
     module.train(was_training)
-    return torch.cat(scores).cpu().double().mean().item()
+    return torch.cat(scores).cpu().double().mean().item() if scores else 0.0
 
 
 def batch_logits(

@@ -9,7 +9,7 @@ from fedvlp.results import find_records
 from fedvlp.runs.run_folder import list_run_files
 from fedvlp.tools.compare.grouping import describe_differences
 from fedvlp.tools.compare.papers import main_tables, matching_tables, paper_text, papers
-from fedvlp.tools.compare.printing import TextTable, format_tables, table_text
+from fedvlp.tools.compare.printing import TextTable, format_csv, format_tables, table_text
 from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, add_intervals, tables
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_text
@@ -23,6 +23,8 @@ def run_compare(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.output is not None:
         check_replaceable(options.output, list_run_files(map(Path, options.runs)))
+    if options.format == "csv" and options.papers is not None:
+        raise UserError("--format csv contains only your runs. Remove --papers, or choose another format.")
     needs = {"history": options.oracle, "predictions": options.intervals}
     records, problems = find_records(options.runs, [name for name, is_needed in needs.items() if is_needed])
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
@@ -35,7 +37,8 @@ def run_compare(arguments: Sequence[str]) -> int:
     one_seed = ONE_SEED if any(len(table.seeds) == 1 for table in compared) else ""
     headers = filter(None, [one_seed, describe_differences([table.about for table in compared])])
     comment = "% " if options.format == "latex" else ""
-    text = "".join(f"{comment}{line}\n\n" for line in headers) + format_tables(texts, options.format) + "\n"
+    text = "".join(f"{comment}{line}\n\n" for line in headers)
+    text = format_csv(compared) if options.format == "csv" else text + format_tables(texts, options.format) + "\n"
     if options.output is None:
         sys.stdout.write(text)
     else:
@@ -49,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "fedvlp compare", description="Compare finished runs: a column per domain, mean and deviation over seeds."
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, or folders of runs at any depth")
-    parser.add_argument("--format", choices=("table", "markdown", "latex"), default="table")
+    parser.add_argument("--format", choices=("table", "markdown", "latex", "csv"), default="table")
     parser.add_argument("--row", choices=ROUNDS, default="both", help="last round, best on source validation, or both")
     parser.add_argument(
         "--intervals",

@@ -72,6 +72,27 @@ def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
     return "\n\n\n".join(formatters[form](table) for table in text_tables)
 
 
+def format_csv(compared: Sequence[Table]) -> str:
+    """Format tables of runs as one CSV with a row per method and round.
+
+    Columns: mean accuracies in percent by domain, with ``std`` over seeds, and ``low`` and ``high`` of intervals; the
+    number of seeds; parameters and bytes per client and round, mean seconds; the table's settings.
+    """
+    rows: list[dict[str, Any]] = []
+    for table in compared:
+        for (method, name), part in table.cells.groupby(["method", "round"], sort=False):
+            cells: dict[str, float] = {}
+            for column, fields in part.droplevel(["method", "round"]).drop(columns="n").iterrows():
+                title = table.average_title if column == AVERAGE else str(column)
+                cells |= {f"{title} {field}".removesuffix(" mean"): value for field, value in fields.items()}
+            runs = table.runs[method] if name != UNTRAINED else ()
+            used = {**costs(runs), **({"seconds": statistics.fmean(run.seconds for run in runs)} if runs else {})}
+            rows.append({"method": method, "round": name, "seeds": part["n"].max(), **cells, **used, **table.about})
+    # Intervals that were not computed, and deviations of single seeds, have no column.
+    frame = pd.DataFrame(rows).dropna(axis="columns", how="all").round(4)
+    return str(frame.convert_dtypes().to_csv(index=False, lineterminator="\n"))
+
+
 def _text(table: TextTable) -> str:
     body = frame_table(table.frame, table.text_columns)
     width = max(PAGE_WIDTH, len(body.partition("\n")[0]))

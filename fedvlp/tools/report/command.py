@@ -23,7 +23,10 @@ def run_report(arguments: Sequence[str]) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders of runs.")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
     parser.add_argument("--title", default="fedvlp report", help="Heading of the page.")
+    parser.add_argument("--figures", type=Path, metavar="FOLDER", help="Also write each figure as PDF and SVG.")
     options = parser.parse_args(list(arguments))
+    if options.figures is not None and options.figures.is_file():
+        raise UserError(f"Expected a folder for --figures, but {options.figures} is a file. Choose another path.")
     check_replaceable(options.output, list_run_files(options.runs))
     records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
     notes: list[str] = []
@@ -33,10 +36,15 @@ def run_report(arguments: Sequence[str]) -> int:
         notes += unfinished
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
-    from fedvlp.tools.report.page import report_page
+    from fedvlp.tools.report.page import figure_files, report_page
 
     page = report_page(records, problems, options.title, date.today(), notes)
     write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
+    if options.figures is not None:
+        options.figures.mkdir(parents=True, exist_ok=True)
+        for name, content in figure_files(records):
+            write_bytes(options.figures / name, content)
+            sys.stdout.write(f"{options.figures / name}\n")
     sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: skipped: {problem}\n" for problem in problems)
     return 1 if problems else 0

@@ -2,13 +2,15 @@
 
 import base64
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import yaml
@@ -80,6 +82,16 @@ def report_page(
         versions=versions_table(records),
     )
     return page + "\n"
+
+
+def figure_files(records: Sequence[Record]) -> Iterator[tuple[str, bytes]]:
+    """Render each figure of the page as PDF and SVG, in which text stays text; yield file names and contents."""
+    for number, table in enumerate(tables(records), start=1):
+        for picture in draw_figures(sort_rows(table)):
+            name = "-".join(re.findall(r"\w+", f"table {number} {picture.title.lower()}"))
+            with matplotlib.rc_context({"svg.fonttype": "none"}):
+                files = {f"{name}.pdf": picture.image("pdf"), f"{name}.svg": picture.image("svg")}
+            yield from files.items()
 
 
 def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:

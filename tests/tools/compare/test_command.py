@@ -1,5 +1,7 @@
+import io
 import re
 
+import pandas as pd
 import pytest
 
 from fedvlp.commands.cli import main
@@ -55,6 +57,26 @@ def test_different_protocols_are_different_tables(runs, capsys):
     assert "\n".join(rest).count("\nPACS, ") == 2
     assert main(["compare", str(runs / "photo-0"), str(runs / "photo-1")]) == 0
     assert capsys.readouterr().out.startswith("PACS, ")
+
+
+def test_csv_has_a_row_per_method_of_all_tables(runs, capsys):
+    for method, value in (("PLAN", 48.0), ("FedCLIP", 61.23456)):
+        write_summary(runs / method, make_record(value, held_out="photo", seed=0, method=method))
+    write_summary(runs / "other", make_record(33.0, data={"shots": 16}))
+    assert main(["compare", str(runs), "--row", "last", "--format", "csv"]) == 0
+    frame = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    trained = frame[frame["round"] == "last"]
+    assert list(frame.columns[:3]) == ["method", "round", "seeds"]
+    main(["compare", str(runs), "--row", "last"])
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"^{re.escape(method)} +last", printed, re.MULTILINE) for method in trained["method"])
+    trip = trained[(trained["shots"] == "all images") & trained["sketch"].notna()].iloc[0]
+    assert (trip["seeds"], trip["photo"], trip["photo std"], trip["average of 2 of 4"]) == (2, 60.5, 0.7071, 60.5)
+    assert trained.set_index("method").loc["fed_clip", "photo"] == 61.2346
+    assert trained["seconds"].dtype.kind in "if"
+    assert set(trained["shots"]) == {"all images", "16-shot"}
+    assert main(["compare", str(runs), "--format", "csv", "--papers", "trip"]) == 1
+    assert "Remove --papers" in capsys.readouterr().err
 
 
 def test_papers_are_printed_with_and_without_runs(runs, capsys):
