@@ -21,7 +21,10 @@ from fedvlp.utils.files import checked_values
 from fedvlp.utils.plugins import is_plugin_class
 
 OPTIMIZER = re.compile(r"torch\.optim\.[A-Z]\w*")
-NEVER_IMPORTED = ("class_names", "domains", "held_out", "source_domains", "root", "cache_dir", "pretrained")
+NEVER_IMPORTED = (
+    *("class_names", "positive_class", "domains", "held_out", "source_domains"),
+    *("root", "table", "cache_dir", "pretrained"),
+)
 """Options with strings that are always names or paths, even if they look like classes."""
 
 

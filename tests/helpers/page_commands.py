@@ -19,6 +19,7 @@ PARSED_ONLY = {
     "audit runs": "it takes minutes; tests/commands runs it on less",
     "--config centralised": "tests/methods trains with it",
     "--config methods/fine_tuning": "tests/methods trains it",
+    "cells.csv": "its images come from the package index",
     "cost --config": "test_pages.py runs it",
     "deploy check": "tests/sites/flower checks a server",
     "deploy init": "test_sites.py writes the app",

@@ -186,11 +186,11 @@ def test_no_other_module_is_trusted(tmp_path):
                 check_classes(tmp_path, config)
 
 
-def test_a_file_with_the_name_of_a_domain_is_no_code(tmp_path, monkeypatch):
+def test_a_table_and_a_file_with_the_name_of_a_domain_are_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("photo", "other.yaml"):
+    for name in ("photo", "other.yaml", "images.csv"):
         (tmp_path / name).write_text("{}")
-    check_classes(tmp_path, {"data": {"init_args": {"held_out": "photo"}}})
+    check_classes(tmp_path, {"data": {"init_args": {"held_out": "photo", "table": "images.csv"}}})
     for path in ("other.yaml", "photo"):
         with pytest.raises(UserError, match="needs code"):
             check_classes(tmp_path, {"trainer": {"local": path}})
