@@ -22,7 +22,7 @@ from tests.helpers.runs import short_fit
 OWN = "fedvlp.methods.promptfl.PromptFL"
 NOT_CHOSEN = {
     *("_Divided", "GivenClients", "OuterAggregator", "ServerOptimizer", "ModelAttack"),
-    *("Backdoor", "ClipGradients", "NoisyUpload", "HostileUpload"),
+    *("Backdoor", "ClipGradients", "NoisyUpload", "HostileUpload", "WeightedByLoss"),
 }
 """Classes that are extended by others, or made by the library from options."""
 METHOD = """
