@@ -117,7 +117,7 @@ def rows_of(module: FederatedModule) -> list[tuple[str, ...]]:
     module.train()
     kept = personal_cell(list(module.personal_state()))
     server = ServerState.start(module.shared_state())
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for phase in module.configure_phases():
         uploads = [upload_of(module, server, phase, client) for client in CLIENTS]
         sent = uploads[0]
