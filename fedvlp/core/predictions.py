@@ -62,7 +62,7 @@ class Predictions:
 
     @property
     def probabilities(self) -> tuple[Samples, Samples]:
-        """The positive class's probability, of the other class's images [K, N - P] and of its own images [K, P]."""
+        """The positive class's probability for images of the other class [K, N - P], and for its own images [K, P]."""
         confidence = np.maximum(self.confidence.astype(np.float64), 0.5)  # below 0.5 only if logits are NaN
         probability = np.where(self.predicted == self.positive, confidence, 1 - confidence)
         return probability[:, self.labels != self.positive], probability[:, self.labels == self.positive]

@@ -117,7 +117,7 @@ def describe_two_classes(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def reported_predictions(predictions: Mapping[str, Predictions], data: FederatedData) -> dict[str, Predictions]:
-    """Remove validation splits, on which two classes' threshold is chosen; return nothing without known classes."""
+    """Choose two classes' threshold on validation splits, then remove these; return nothing without known classes."""
     if len(data.class_names) == 2:
         positive = data.class_names.index(getattr(data, "positive_class", None) or data.class_names[1])
         own = {name: replace(each, positive=positive) for name, each in predictions.items() if not each.class_names}

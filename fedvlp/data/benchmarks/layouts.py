@@ -77,7 +77,7 @@ def _domains_in(folder: Path, description: Description) -> dict[str, str]:
 
 
 def describe_missing(root: Path, description: Description) -> str:
-    """Describe what was expected below a root without any layout of a data set, what is there, and what to do."""
+    """Explain that no layout of a data set is below a root: the expected folders, the present ones, the remedy."""
     hint = "Check data.root"
     if description.download_source is not None:
         command = f"fedvlp data download {description.short_name} --root {shlex.quote(str(root))}"

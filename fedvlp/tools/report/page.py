@@ -85,7 +85,7 @@ def report_page(
 
 
 def figure_files(records: Sequence[Record]) -> Iterator[tuple[str, bytes]]:
-    """Render each figure of the page as PDF and SVG, in which text stays text; yield file names and contents."""
+    """Render each figure of the page as PDF and SVG with editable text; yield file names and contents."""
     for number, table in enumerate(tables(records), start=1):
         for picture in draw_figures(sort_rows(table)):
             name = "-".join(re.findall(r"\w+", f"table {number} {picture.title.lower()}"))

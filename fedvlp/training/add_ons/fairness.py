@@ -28,7 +28,7 @@ from fedvlp.core.state import ClientUpdate, State
 from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, ServerRound, squared_distance
 from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat
 
-SMALLEST = 1e-9  # replaces a loss, learning rate or weight of 0, by which nothing can be divided
+SMALLEST = 1e-9  # replaces a loss, learning rate or weight of 0, to avoid divisions by 0
 
 
 class WeightedByLoss(AddOn):
