@@ -29,6 +29,7 @@ from .data import DomainFolders as DomainFolders
 from .data import FederatedDataModule as FederatedDataModule
 from .data import FewClasses as FewClasses
 from .data import IconDomains as IconDomains
+from .data import IconScenes as IconScenes
 from .data import ImageTable as ImageTable
 from .data import Pooled as Pooled
 from .data import QuantitySkew as QuantitySkew

@@ -25,10 +25,10 @@ def clean_class_name(name: str) -> str:
     """Turn a folder's name into words: `_` becomes a space and white space is collapsed; hyphens and case stay.
 
     Example:
-        >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
-        ('Alarm Clock', 't-shirt')
+        >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt"), clean_class_name("¬image")
+        ('Alarm Clock', 't-shirt', 'image')
     """
-    return " ".join(name.replace("_", " ").split())
+    return " ".join(name.removeprefix("¬").replace("_", " ").split())  # the mark of the negative class
 
 
 def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) -> tuple[str, ...]:

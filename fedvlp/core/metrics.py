@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics.functional.classification import (
     binary_auroc,
@@ -16,7 +15,15 @@ from torchmetrics.functional.classification import (
     multiclass_recall,
 )
 
-from fedvlp.core.predictions import TWO_CLASSES, Predictions, Samples, interval, percent, resample, two_class_scores
+from fedvlp.core.predictions import (
+    TWO_CLASSES,
+    Predictions,
+    Samples,
+    interval,
+    resample,
+    several_label_scores,
+    two_class_scores,
+)
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION, ROLES
 
 Scores = dict[str, Any]
@@ -26,13 +33,17 @@ BySplit = Mapping[str, Predictions]
 # Confidences are rounded to multiples of 1 / GRID, float32's step below 1, so that their sums are exact.
 GRID = 2**24
 # Scores that a role averages over its domains, if all of them have the score.
-AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error", *TWO_CLASSES.values(), "threshold")
+AVERAGED = (
+    *("accuracy", "balanced_accuracy", "macro_f1", "micro_f1", "calibration_error", *TWO_CLASSES.values(), "threshold"),
+)
 
 
-def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"]) -> Predictions:
-    """Make the predictions of a single state, on the CPU."""
+def single_state(labels: Tensor, predicted: Tensor, confidence: Tensor) -> Predictions:
+    """Make the predictions of a single state, on the CPU: tensors [N], or [N, L] for targets of several labels."""
+    dtype = torch.int8 if labels.ndim == 2 else torch.int32
     finite = confidence.cpu().float().nan_to_num(0.0)
-    return Predictions(labels.cpu().int().numpy(), predicted.cpu().int()[None].numpy(), finite[None].numpy())
+    truth = labels.nan_to_num(-1.0).cpu().to(dtype)
+    return Predictions(truth.numpy(), predicted.cpu().to(dtype)[None].numpy(), finite[None].numpy())
 
 
 def class_scores(predictions: Predictions, num_classes: int) -> Scores:
@@ -114,6 +125,17 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
         samples = {}
         for name, split in splits.items():
             names = split.class_names or class_names
+            if split.has_several_labels:
+                scores, samples[name], precision = several_label_scores(split, name)
+                by_label = {label: value for label, value in zip(names, precision, strict=True) if value == value}
+                ends = {score: interval(values) for score, values in samples[name].items()}
+                split_scores[name] = {
+                    "images": len(split.labels),
+                    **scores,
+                    "intervals": ends,
+                    "class_accuracy": by_label,
+                }
+                continue
             two_classes, drawn = two_class_scores(split, name, names)
             samples[name] = resample(split, len(names), name) | drawn
             split_scores[name] = _split_scores(split, samples[name], outside, names) | two_classes
@@ -174,8 +196,8 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:
         for client in predictions.clients:
-            is_right = predictions.predicted[predictions.state_index(client)] == predictions.labels
-            accuracies.setdefault(client, []).append(percent(int(is_right.sum()), len(is_right)))
+            value = predictions.accuracy_by_state[predictions.state_index(client)]
+            accuracies.setdefault(client, []).append(value)
     return {client: statistics.fmean(values) for client, values in accuracies.items()}
 
 

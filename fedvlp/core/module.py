@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
+from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs, Targets
+from fedvlp.core.several_labels import classification_loss, is_correct, label_names, probabilities
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.utils.digests import constructor_arguments, digest, to_jsonable
@@ -52,6 +52,7 @@ class FederatedModule(L.LightningModule):
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
         needs_images: Whether batches hold images because training changes the image tower. Otherwise they hold the
             joint image features of the frozen CLIP, which are computed once.
+        supports_several_labels: Whether it can train on images with several labels, with the loss of :meth:`loss`.
         has_fixed_classes: Whether evaluation skips images of classes other than the module's own.
         precompute_options: Constructor options that ``precompute`` depends on. They are part of the cache's key. None
             for all options. Only methods that override ``precompute`` need it.
@@ -69,6 +70,7 @@ class FederatedModule(L.LightningModule):
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
+    supports_several_labels: bool = False
     has_fixed_classes: bool = False
     needs_domains: bool = False
     precompute_options: tuple[str, ...] | None = None
@@ -171,6 +173,11 @@ class FederatedModule(L.LightningModule):
         # Cached constants have no gradient, so these must not have one either.
         with torch.no_grad():
             return self.precompute(inputs)
+
+    @property
+    def label_names(self) -> list[str]:
+        """The names of its probabilities: the class names, or the labels if images have several."""
+        return label_names(self.hparams["class_names"])
 
     @property
     def transform(self) -> Callable[[Any], Tensor]:
@@ -302,17 +309,21 @@ class FederatedModule(L.LightningModule):
         logits = self.local_logits(inputs).float()
         return logits - logits.mean(-1, keepdim=True)
 
+    def loss(self, logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor, ""]:
+        """Compute the cross-entropy for classes [B], or the binary one for several labels per image [B, L]."""
+        return classification_loss(logits, targets)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
         """Compute the loss of a batch of inputs and labels; by default the cross-entropy."""
         inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
+        loss = self.loss(self(inputs), labels)
         self.log("loss", loss)
         return loss
 
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
-        """Compute and log the accuracy of a batch, in [0, 1]."""
+        """Compute and log the accuracy of a batch, in [0, 1]; with several labels per image, over all labels."""
         inputs, labels = batch
-        accuracy: Tensor = (self(inputs).argmax(-1) == labels).float().mean()
+        accuracy = is_correct(self(inputs), labels).mean()
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True, batch_size=len(labels))
         return accuracy
 
@@ -325,9 +336,9 @@ class FederatedModule(L.LightningModule):
         return self.evaluation_step(batch, "test")
 
     def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
-        """Compute class probabilities. Labels in the batch are ignored."""
+        """Compute the probability of each class, or of each label. Labels in the batch are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-        return torch.softmax(self.calibrated_logits(inputs), -1)
+        return probabilities(self.calibrated_logits(inputs), self.hparams.get("class_names", ()))
 
 
 def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:

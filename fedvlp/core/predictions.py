@@ -1,9 +1,9 @@
-"""Predicted classes of images, their accuracy and confusions, intervals, and scores of two classes, without PyTorch."""
+"""Predictions of images, their accuracy and confusions, intervals, scores of two classes and of labels, no PyTorch."""
 
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,13 @@ AT_ONCE = 100
 RATES = ("sensitivity", "specificity")
 TWO_CLASSES = {"AUROC": "class_auroc", "AP": "average_precision"} | {name: name for name in RATES}
 """Titles of columns in tables of two classes, and their scores."""
+LABEL_SCORES = {
+    "accuracy": "mAP",
+    "class_auroc": "macro AUROC",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+}
+"""Scores of images with several labels, and their titles; mean average precision takes the place of accuracy."""
 TWO_CLASSES_LEGEND = "AP: average precision; threshold: by Youden's index on source validation, or 50 % without it"
 
 
@@ -35,30 +42,51 @@ def percent(correct: int, count: int) -> float:
 class Predictions:
     """The predicted classes of a split's images, by one state of a method or by the states of several clients.
 
+    If images have several labels, the arrays have another axis, for L labels.
+
     Attributes:
-        labels: True class of each image, in the order of the split, int32; -1 for images that belong to no class.
-        predicted: Class with the highest probability, for each of K states and each image, int32.
-        confidence: The highest probability of the softmax, in (0, 1], float32; 0 if logits are NaN.
+        labels: True class of each image, in the order of the split, int32; -1 for images that belong to no class. Or
+            whether each label applies: 1, 0, or -1 if it is unknown, int8.
+        predicted: Class with the highest probability, for each of K states and each image, int32. Or whether each
+            label's probability reaches its threshold, int8.
+        confidence: The highest probability of the softmax, in (0, 1], float32; 0 if logits are NaN. Or each label's
+            probability.
         clients: Names of the clients of the K states. For a single state, the clients of the images' domain; empty if
             the domain is held out.
         class_names: The classes, in the order of the labels, if they are not the training classes.
         positive: Label of the positive class, if there are two classes.
         threshold: Probability from which an image counts as positive.
+        thresholds: The same for each of several labels; empty for 50 %.
     """
 
-    labels: Int[np.ndarray, "N"]
-    predicted: Int[np.ndarray, "K N"]
-    confidence: Float[np.ndarray, "K N"]
+    labels: Int[np.ndarray, "N ..."]
+    predicted: Int[np.ndarray, "K N ..."]
+    confidence: Float[np.ndarray, "K N ..."]
     clients: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     positive: int = 1
     threshold: float = 0.5
+    thresholds: tuple[float, ...] = ()
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether each image has several labels."""
+        return self.labels.ndim == 2
+
+    @property
+    def accuracy_by_state(self) -> list[float]:
+        """The share of correctly classified images in percent, or mean average precision, for each state."""
+        if not self.has_several_labels:
+            return [percent(count, len(self.labels)) for count in (self.predicted == self.labels).sum(-1).tolist()]
+        draws = np.ones((1, len(self.labels)))
+        states = zip(self.confidence[:, None], self.predicted[:, None], strict=True)
+        return [float(_over_labels(_scores_by_label(self.labels, *state, draws))[0, 0]) for state in states]
 
     @property
     def accuracy(self) -> float:
-        """The share of correctly classified images in percent, averaged over states with equal weights."""
-        correct = (self.predicted == self.labels).sum(-1).tolist()
-        return sum(percent(count, len(self.labels)) for count in correct) / len(correct)
+        """The accuracy or mean average precision in percent, averaged over states with equal weights."""
+        by_state = self.accuracy_by_state
+        return sum(by_state) / len(by_state)
 
     @property
     def probabilities(self) -> tuple[Samples, Samples]:
@@ -182,17 +210,103 @@ def two_class_scores(split: Predictions, name: str, names: Sequence[str]) -> tup
 def _two_class_scores(by_class: Sequence[Samples], draws: Sequence[NDArray[Any]], threshold: float) -> Samples:
     """Compute the scores [4, R] of R resamples, from probabilities [K, images] and draws [R, images] of each class."""
     by_state = []
+    num_others, num_found = (counts.sum(1) for counts in draws)
     for state in zip(*by_class, strict=True):
         negatives, positives = map(np.sort, state)
         others, found = (counts[:, values.argsort()] for counts, values in zip(draws, state, strict=True))
         below, missed = (np.pad(counts.cumsum(1), ((0, 0), (1, 0))) for counts in (others, found))
         low, high = (below[:, negatives.searchsorted(positives, side)] for side in ("left", "right"))
-        hits = len(positives) - missed[:, positives.searchsorted(positives)]
-        precision = hits / np.maximum(hits + len(negatives) - low, 1)
-        wins = (low + high) / 2 / len(negatives)  # ties count half
+        hits = num_found[:, None] - missed[:, positives.searchsorted(positives)]
+        precision = hits / np.maximum(hits + num_others[:, None] - low, 1)
+        wins = (low + high) / 2 / num_others[:, None]  # ties count half
         per_positive = [(found * wins).sum(1), (found * precision).sum(1), found @ (positives >= threshold)]
-        by_state.append([*np.divide(per_positive, len(positives)), others @ (negatives < threshold) / len(negatives)])
+        by_state.append([*np.divide(per_positive, num_found), others @ (negatives < threshold) / num_others])
     return np.asarray(100 * np.mean(by_state, axis=0))
+
+
+def f1_thresholds(validation: Sequence[Predictions]) -> tuple[float, ...]:
+    """Choose each label's threshold with the highest F1, over all images and states.
+
+    Candidates are the probabilities of its images. The highest of equally good ones is chosen; 0.5 without positives.
+    """
+    labels = np.concatenate([each.labels for each in validation for _ in each.confidence])  # [images, L]
+    confidence = np.concatenate([state for each in validation for state in each.confidence])
+    thresholds = []
+    for truth, values in zip(labels.T, confidence.T, strict=True):
+        candidates, position = np.unique(values[truth >= 0], return_inverse=True)
+        # At each candidate, the positive and all images with at least its probability.
+        found, count = (
+            np.bincount(position, weights, len(candidates))[::-1].cumsum()[::-1]
+            for weights in (truth[truth >= 0], None)
+        )
+        f1 = 2 * found / (count + found[:1])
+        thresholds.append(float(candidates[len(f1) - 1 - f1[::-1].argmax()]) if f1.any() else 0.5)
+    return tuple(thresholds)
+
+
+def with_thresholds(split: Predictions, thresholds: tuple[float, ...]) -> Predictions:
+    """Predict the labels whose probability is at least their threshold; without thresholds return ``split``."""
+    if not thresholds:
+        return split
+    is_predicted = split.confidence >= np.asarray(thresholds, np.float32)
+    return replace(split, predicted=is_predicted.astype(np.int8), thresholds=thresholds)
+
+
+def several_label_scores(split: Predictions, name: str) -> tuple[dict[str, float], dict[str, Samples], list[float]]:
+    """Compute ``LABEL_SCORES`` and their bootstrap resamples, and each label's average precision, in percent.
+
+    Images are drawn with replacement, each with all its labels and the predictions of all states. Average precision and
+    AUROC are averaged over states, then over labels that occur in a resample; counts of F1 are summed over states. The
+    draws depend on ``name``, but not on the order of images. A label that never occurs has the average precision NaN.
+    """
+    # Sorted, so that the order of images does not matter.
+    order = np.lexsort(np.concatenate([split.labels.T, *split.confidence.transpose(0, 2, 1)]))
+    arrays = split.labels[order], split.confidence[:, order], split.predicted[:, order]
+    count = len(order)
+    generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))
+    by_label = _scores_by_label(*arrays, np.ones((1, count)))
+    parts = [_over_labels(by_label)]
+    for _ in range(0, RESAMPLES, AT_ONCE):
+        draws = generator.multinomial(count, np.full(count, 1 / count), AT_ONCE)
+        parts.append(_over_labels(_scores_by_label(*arrays, draws)))
+    samples = dict(zip(LABEL_SCORES, np.concatenate(parts, axis=1), strict=True))
+    scores = {score: float(values[0]) for score, values in samples.items()}
+    return scores, {score: values[1:] for score, values in samples.items()}, by_label[1, :, 0].tolist()
+
+
+def _scores_by_label(
+    labels: Int[np.ndarray, "N L"],
+    confidence: Float[np.ndarray, "K N L"],
+    predicted: Int[np.ndarray, "K N L"],
+    draws: NDArray[Any],
+) -> Float[np.ndarray, "4 L R"]:
+    """Compute each label's scores for R resamples from draws [R, N].
+
+    They are AUROC and average precision in percent, NaN if they are undefined, and numerator and denominator of F1.
+    """
+    values = np.full((4, labels.shape[1], len(draws)), np.nan)
+    for label, truth in enumerate(labels.T):
+        masks = truth == 0, truth == 1
+        drawn = [draws[:, mask] for mask in masks]
+        if masks[1].any():
+            by_class = [confidence[:, mask, label].astype(np.float64) for mask in masks]
+            with np.errstate(invalid="ignore", divide="ignore"):  # a resample may lack a class
+                values[:2, label] = _two_class_scores(by_class, drawn, 0.5)[:2]
+        others, found = (counts @ predicted[:, mask, label].T for counts, mask in zip(drawn, masks, strict=True))
+        values[2, label] = 2 * found.sum(1)
+        values[3, label] = (found + others).sum(1) + len(predicted) * drawn[1].sum(1)
+    return values
+
+
+def _over_labels(by_label: Float[np.ndarray, "4 L R"]) -> Samples:
+    """Compute ``LABEL_SCORES`` [4, R] from the labels' scores."""
+    auroc, precision, right, total = by_label
+    f1 = np.divide(100 * right, total, where=total > 0, out=np.full_like(total, np.nan))
+    means = []
+    for values in (precision, auroc, f1):
+        is_defined = ~np.isnan(values)
+        means.append(np.nan_to_num(values).sum(0) / np.maximum(is_defined.sum(0), 1))
+    return np.stack([*means, 100 * right.sum(0) / np.maximum(total.sum(0), 1)])
 
 
 def interval(samples: Samples) -> list[float]:

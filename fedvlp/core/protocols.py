@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedvlp.core.roles import MeasuredRole
@@ -15,6 +16,8 @@ Inputs = Tensor | dict[str, Tensor]
 DOMAIN = "domain"
 # Inputs and labels; a list if it comes from PyTorch's DataLoader.
 Batch = tuple[Inputs, Tensor] | list[Any]
+# Classes of images, or targets of several labels: 1, 0, or NaN if unknown.
+Targets = Int[Tensor, "B"] | Float[Tensor, "B L"]
 Transform = Callable[[Any], Tensor]
 # Computes the constants of images [B, 3, V, V], tensors [B, ...] by name.
 Precompute = Callable[[Tensor], dict[str, Tensor]]

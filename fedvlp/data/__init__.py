@@ -8,7 +8,7 @@ files, decoded images or cached features (``cache``).
 from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, Images, image_paths
-from fedvlp.data.icon_domains.module import IconDomains
+from fedvlp.data.icon_domains.module import IconDomains, IconScenes
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
 from fedvlp.data.splits import few_shot, stratified_split
@@ -26,6 +26,7 @@ __all__ = [
     "FewClasses",
     "FolderImages",
     "IconDomains",
+    "IconScenes",
     "ImageTable",
     "Images",
     "Partitioner",

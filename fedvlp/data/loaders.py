@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from lightning.fabric.utilities import move_data_to_device
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
@@ -43,6 +44,7 @@ class BoundLoaders:
         parts: The parts of the split.
         domains: The source domains, if training batches contain each image's domain; otherwise empty.
         class_names: Names of all classes.
+        targets: Targets [classes, labels] of each class, if classes are sets of labels; otherwise None.
     """
 
     images: Mapping[str, Images]
@@ -57,6 +59,7 @@ class BoundLoaders:
     cache_dir: Path | None = None
     cache_images: bool = False
     class_names: Sequence[str] = ()
+    targets: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         self.images = {domain: with_intensity(images, self.transform) for domain, images in self.images.items()}
@@ -119,11 +122,12 @@ class BoundLoaders:
         # The tensors have a row for each encoded image, but not all images of a domain need be encoded.
         rows = [np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected]
         labels = collect_labels([(self.images[domain], rows) for domain, rows in selected], part.classes)
+        targets = labels if self.targets is None else self.targets[labels]
         return PrecomputedLoader(
             # A function, since splits are listed before encoding.
             tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
             rows=[torch.from_numpy(domain_rows).to(self.device) for domain_rows in rows],
-            labels=torch.from_numpy(labels).to(self.device),
+            labels=torch.from_numpy(targets).to(self.device),
             batch_size=batch_size,
             shuffle=None if seed is None else Shuffle(len(labels), seed, labels if balanced else None),
             domains=numbers,
@@ -143,9 +147,10 @@ class BoundLoaders:
             decoded = [(self._decoded[domain], rows) for domain, rows in selected]
             images: list[Selection] = [(cached, np.searchsorted(cached.rows, rows)) for cached, rows in decoded]
             # Decoded images need only the remaining steps of the transform.
-            return ImageDataset(images, self._steps[1], domains, classes)
+            return ImageDataset(images, self._steps[1], domains, classes, self.targets)
         transform = self.train_transform if is_augmented and self.train_transform is not None else self.transform
-        return ImageDataset([(self.images[domain], rows) for domain, rows in selected], transform, domains, classes)
+        images = [(self.images[domain], rows) for domain, rows in selected]
+        return ImageDataset(images, transform, domains, classes, self.targets)
 
     @cached_property
     def _steps(self) -> tuple[Any, Transform] | None:
@@ -222,7 +227,7 @@ class Shuffle(Sampler[tuple[int, int]]):
         return iter(list(zip(order.tolist(), seeds[order].tolist(), strict=True)))
 
 
-class ImageDataset(Dataset[tuple[Any, int]]):
+class ImageDataset(Dataset[tuple[Any, Any]]):
     """Transformed images with their labels.
 
     Args:
@@ -230,6 +235,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         transform: Turns an image into a tensor [3, V, V].
         domains: Index of each selection's domain; items are then dicts of ``images`` and ``domain``.
         classes: See ``collect_labels``.
+        targets: Targets of each class, [classes, labels], if an item has these instead of the class.
     """
 
     def __init__(
@@ -238,22 +244,24 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         transform: Transform,
         domains: Sequence[int] | None = None,
         classes: Sequence[int] = (),
+        targets: NDArray[np.float32] | None = None,
     ) -> None:
         self.images = [images for images, _ in selected]
         self.domain = np.repeat(np.arange(len(selected)), [len(rows) for _, rows in selected])
         self.row = np.concatenate([rows for _, rows in selected])
         self.labels = collect_labels(selected, classes)
+        self.targets: NDArray[Any] = self.labels if targets is None else targets[self.labels]
         self.transform = transform
         self.domains = domains
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def __getitem__(self, item: int | tuple[int, int]) -> tuple[Any, int]:
-        """Load pixels and label; given (position, seed), a random transform draws only from that seed."""
+    def __getitem__(self, item: int | tuple[int, int]) -> tuple[Any, Any]:
+        """Load pixels and label, or targets; given (position, seed), a random transform draws only from that seed."""
         position, seed = item if isinstance(item, tuple) else (item, None)
         image = self.images[self.domain[position]][int(self.row[position])]
-        label = int(self.labels[position])
+        label = self.targets[position] if self.targets.ndim == 2 else int(self.targets[position])
         # Transforms draw from their process's global generator, so its state is restored.
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
@@ -314,7 +322,7 @@ class PrecomputedLoader:
     Args:
         tensors: Computes each domain's tensors, [images, ...] by name; called for the first batch.
         rows: Selected rows of each domain.
-        labels: Class of each selected row.
+        labels: Class [images] or targets [images, L] of each selected row.
         batch_size: Rows in a batch; the last may be smaller.
         shuffle: Draws the order; None keeps the order of ``rows``.
         domains: Index of each domain; batches then contain it as ``domain`` [B].
@@ -324,7 +332,7 @@ class PrecomputedLoader:
         self,
         tensors: Callable[[], Sequence[dict[str, Tensor]]],
         rows: Sequence[Int[Tensor, " _"]],
-        labels: Int[Tensor, " images"],
+        labels: Tensor,
         batch_size: int,
         shuffle: Shuffle | None = None,
         domains: Sequence[int] | None = None,

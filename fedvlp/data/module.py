@@ -15,9 +15,11 @@ from typing import Any, Literal
 import lightning as L
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedvlp.core.protocols import EvaluationSplit, Loader, Precompute
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION, SERVED, ProtocolName
+from fedvlp.core.several_labels import with_negative_class
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import (
     FolderImages,
@@ -29,6 +31,7 @@ from fedvlp.data.files.images import (
     identity,
     image_paths,
 )
+from fedvlp.data.label_sets import by_rarest_label, label_targets
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
@@ -49,6 +52,10 @@ from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, 
 log = logging.getLogger(__name__)
 NO_CLASS = -1
 """Label of out-of-distribution images."""
+
+
+SEVERAL_LABELS: tuple[ProtocolName, ...] = ("leave_domains_out", "all_seen", "personal")
+"""Protocols that support several labels per image."""
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -89,7 +96,12 @@ class FederatedDataModule(L.LightningDataModule):
         targets: Other data sets that cross_dataset measures, each with its own classes: their test splits, or all
             their images if there is no test split.
         positive_class: The class whose recall is the sensitivity, if there are two classes; by default the second.
+        negative_class: Name of the class that prompts compare each label with, if images have several labels, such as
+            "no finding".
     """
+
+    several_labels: bool = False
+    """Whether classes are sets of labels; see :mod:`fedvlp.data.label_sets`."""
 
     verifies_images: bool = True
     """Whether images are opened before the split; False if only their number matters, as for ``fedvlp cost``."""
@@ -115,6 +127,7 @@ class FederatedDataModule(L.LightningDataModule):
         class_split: ClassSplit = "data_set",
         targets: list[FederatedDataModule] | None = None,
         positive_class: str | None = None,
+        negative_class: str = "image",
     ) -> None:
         super().__init__()
         check_range("batch_size", batch_size, PositiveInt)
@@ -136,6 +149,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.class_split = class_split
         self.targets = list(targets or ())
         self.positive_class = positive_class
+        self.negative_class = negative_class
         for target in self.targets:
             if target.protocol_option not in ("leave_domains_out", "all_seen"):
                 raise UserError(
@@ -179,10 +193,20 @@ class FederatedDataModule(L.LightningDataModule):
         check_readable(paths, names, f"checking {root.name}")
         return {root.name: FolderImages(paths, names, [NO_CLASS] * len(paths))}
 
+    @cached_property
+    def _label_targets(self) -> tuple[list[str], NDArray[np.float32] | None]:
+        """The labels' names, and the targets of each set of labels; for one label per image, the classes and None."""
+        return label_targets(self._loaded[1]) if self.several_labels else (self._loaded[1], None)
+
     @property
     def all_class_names(self) -> list[str]:
         """Names of all classes as prompts contain them, in the order of the labels."""
-        return map_names(self._loaded[1], self.class_names_map)
+        return map_names(self._label_targets[0], self.class_names_map)
+
+    @property
+    def method_names(self) -> list[str]:
+        """The class names of a method: the classes, and the negative class if images have several labels."""
+        return with_negative_class(self.class_names, self.negative_class) if self.several_labels else self.class_names
 
     @property
     def class_names(self) -> list[str]:
@@ -225,7 +249,12 @@ class FederatedDataModule(L.LightningDataModule):
         """The role of every image: training by client, then validation, test and held-out by domain."""
         plan = self.plan  # first, so that a wrong option is reported before files are read
         plan.check(self.held_out)
-        return plan.parts(self.images, len(self.all_class_names), self.groups, self.owners)
+        names, targets = self._label_targets
+        if targets is None:
+            return plan.parts(self.images, len(names), self.groups, self.owners)
+        if self.protocol_option not in SEVERAL_LABELS:
+            raise UserError(f"Only {', '.join(SEVERAL_LABELS)} support several labels; got {self.protocol_option}.")
+        return plan.parts(by_rarest_label(self.images, targets), len(names) + 1, self.groups, self.owners)
 
     @property
     def plan(self) -> SplitPlan:
@@ -272,6 +301,8 @@ class FederatedDataModule(L.LightningDataModule):
         names = {"domains": self.domains, "classes": self.class_names}
         description: dict[str, Any] = {"name": self.name, "images": images, **names, **self.plan.describe()}
         # Rare options are omitted unless they are used.
+        if self.several_labels:
+            description["negative_class"] = self.negative_class
         if new_classes := self.all_class_names[len(self.class_names) :]:
             description["new_classes"] = new_classes
         if self.class_split != "data_set":
@@ -366,7 +397,8 @@ class FederatedDataModule(L.LightningDataModule):
                 "bind(transform=...)."
             )
         make = self._make_loaders
-        loaders = {"": make(self.images, self.split_parts, class_names=self.all_class_names)}
+        names, targets = self.all_class_names, self._label_targets[1]
+        loaders = {"": make(self.images, self.split_parts, class_names=names, targets=targets)}
         for target in self.targets:
             name = f"transfer/{target.name}"
             loaders[name] = make(target.images, [target._transfer_part], class_names=target.class_names)

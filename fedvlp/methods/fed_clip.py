@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import Inputs, Targets
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names
 
@@ -53,7 +53,8 @@ class FedCLIP(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: Adam(parameters, lr=5e-5, eps=1e-6, weight_decay=0.2),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.loss = loss
+        self.loss_name = loss
+        self.supports_several_labels = loss == "cross_entropy"
         width = self.clip.embed_dim
         self.adapter = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1))
         texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
@@ -69,9 +70,9 @@ class FedCLIP(PromptLearner):
         """Compute the logits s cos(I*, t_c)."""
         return cosine_logits(self.adapted(inputs), self.text_features, self.clip.logit_scale)
 
-    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs, labels: Targets) -> dict[str, Tensor]:
         """Compute the contrastive loss or the cross-entropy of a batch."""
-        if self.loss == "cross_entropy":
+        if self.loss_name == "cross_entropy":
             return super().losses(inputs, labels)
         # Each image's text; images of the same class have equal texts.
         texts = self.text_features[labels]

@@ -19,15 +19,14 @@ Deviations:
 """
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.clip.prompted_text import ClassPosition
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import Inputs, Targets
 from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
@@ -47,6 +46,8 @@ class PromptFL(PromptLearner):
     >>> PromptFL(["cat", "dog"], clip="fedvlp-tiny", prompt_length=4).prompt.shape
     torch.Size([4, 64])
     """
+
+    supports_several_labels = True
 
     def __init__(  # noqa: PLR0913  (the papers' options)
         self,
@@ -83,11 +84,11 @@ class PromptFL(PromptLearner):
         # The encoder expects class-specific prompts as one long prompt and splits it by class.
         return cosine_logits(features, self.text(self.prompt.flatten(0, -2)), self.clip.logit_scale)
 
-    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs, labels: Targets) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, plus beta KL(zero-shot || local) if there is a teacher."""
         # The frozen image tower does not run, because its features were computed once per image.
         features = self.precomputed(inputs)["features"]
         logits = self.logits(features)
         if self.teacher is None:
-            return {"loss": F.cross_entropy(logits, labels)}
+            return {"loss": self.loss(logits, labels)}
         return distillation_losses(logits, labels, self.teacher(features), self.kl_weight)

@@ -19,7 +19,7 @@ from fedvlp.clip import (
     load_clip,
 )
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import DOMAIN, Batch, Inputs
+from fedvlp.core.protocols import DOMAIN, Batch, Inputs, Targets
 from fedvlp.core.state import Client
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
@@ -47,9 +47,9 @@ class PromptLearner(FederatedModule):
         self.class_names = class_names
         self.set_backbone(load_clip(clip))
 
-    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs, labels: Targets) -> dict[str, Tensor]:
         """Compute the values to log for a batch; ``loss`` is minimised, by default the cross-entropy."""
-        return {"loss": F.cross_entropy(self(inputs), labels)}
+        return {"loss": self.loss(self(inputs), labels)}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
         """Log the losses of a batch, and return the loss to minimise."""

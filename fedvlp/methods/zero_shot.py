@@ -32,6 +32,7 @@ class ZeroShotCLIP(FederatedModule):
         templates: Number of CLIP's templates to average, in [1, 80]: 1 is "a photo of a {}.", 60 the ensemble.
     """
 
+    supports_several_labels = True
     clip: CLIP
 
     def __init__(

@@ -33,6 +33,8 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
             names: dict[str, list[Any]] = {"clients": list(values.clients), "class_names": list(values.class_names)}
             if (values.positive, values.threshold) != (1, 0.5):
                 names["two_classes"] = [values.positive, values.threshold]
+            if values.thresholds:
+                names["thresholds"] = list(values.thresholds)
             splits.setdefault(row, {})[split] = names
     # After a power failure, the run can be evaluated again, so do not wait for the disk.
     write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
@@ -49,8 +51,10 @@ def read_predictions(run: Path) -> PredictionsByRow:
     for row, by_split in header["splits"].items():
         for split, names in by_split.items():
             labels, predicted, confidence = (tensors[f"{row}/{split}/{name}"] for name in TENSORS)
-            others = tuple(names["clients"]), tuple(names["class_names"]), *names.get("two_classes", ())
-            values = Predictions(labels, predicted, confidence, *others)
+            positive, threshold = names.get("two_classes", (1, 0.5))
+            lists = tuple(names["clients"]), tuple(names["class_names"])
+            thresholds = tuple(names.get("thresholds", ()))
+            values = Predictions(labels, predicted, confidence, *lists, positive, threshold, thresholds)
             predictions.setdefault(row, {})[split] = values
     return predictions
 
@@ -66,7 +70,7 @@ def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.
     for row, by_split in predictions.items():
         for split, values in by_split.items():
             names = values.class_names or class_names
-            if split.split("/")[0] in SERVED:
+            if split.split("/")[0] in SERVED and not values.has_several_labels:
                 for (true, predicted), images in sorted(count_confusions(values).items()):
                     rows.append((row, split, str(names[true]), str(names[predicted]), images))
     return pd.DataFrame(rows, columns=["row", "split", "true", "predicted", "images"])

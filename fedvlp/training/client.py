@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, EvaluationSplit, Inputs, Loader, TrainingData
+from fedvlp.core.several_labels import image_losses, is_correct
 from fedvlp.core.state import (
     ADD_ON,
     Client,
@@ -232,7 +232,6 @@ def begin_add_ons(
     # A client is measured on images of its own domains only.
     validation = [split.loader for split in workspace.validation if client in split.clients]
     mean = partial(current_mean, workspace.module, workspace.fabric)
-    cross_entropy = partial(F.cross_entropy, reduction="none")
     trained = workspace.module.trainable_by_name()
     start = {name: value.detach().clone() for name, value in trained.items()}
     memory = task.client_memory(client)
@@ -251,9 +250,9 @@ def begin_add_ons(
             steps=steps,
             proximal_weight=sum(add_on.proximal_weight for add_on in task.add_ons),
             seed=task.seeds[client.id],
-            accuracy=partial(mean, validation, lambda logits, labels: logits.argmax(-1) == labels),
+            accuracy=partial(mean, validation, is_correct),
             # With a fixed seed, because rounding and augmentation depend on the order of the images.
-            loss=lambda: mean([workspace.data.train_dataloader(client, seed=0, once=True)], cross_entropy),
+            loss=lambda: mean([workspace.data.train_dataloader(client, seed=0, once=True)], image_losses),
         )
         add_on.begin(local)
         active.append((add_on, local))

@@ -115,7 +115,7 @@ class LocalEngine:
         accuracy = evaluate(module, federation.data, federation.fabric, deployed, personal, initial, self.predictions)
         self.class_counts = {}
         for name, predictions in self.predictions.items():
-            if name.split("/")[0] != OUT_OF_DISTRIBUTION:
+            if name.split("/")[0] != OUT_OF_DISTRIBUTION and not predictions.has_several_labels:
                 class_names = predictions.class_names or federation.data.class_names
                 self.class_counts[name] = count_classes(predictions, class_names)
         return accuracy

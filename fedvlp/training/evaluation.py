@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning import Fabric
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, stack
 from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, Loader, MeasuredData
 from fedvlp.core.roles import BASELINES, OUT_OF_DISTRIBUTION, ROLES
+from fedvlp.core.several_labels import classification_loss, label_logits, probabilities
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
 
@@ -31,7 +31,7 @@ def baselines(
         fabric.to_device(zero_shot)
         # A method that is its own baseline always keeps this row.
         built["zero_shot"] = zero_shot if "zero_shot" in names or zero_shot is module else None
-        if "class_means" in names and module.precomputes:
+        if "class_means" in names and module.precomputes and not getattr(data, "several_labels", False):
             # With a fixed seed, because rounding of sums depends on the order of the images.
             loaders = (data.train_dataloader(client, seed=0, once=True) for client in data.clients)
             built["class_means"] = zero_shot.class_means_baseline(chain.from_iterable(loaders))
@@ -147,8 +147,12 @@ def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSpli
     confidence: list[Tensor] = []
     labels: list[Tensor] = []
     for logits, batch_labels in batch_logits(module, fabric, split.loader):
-        predicted.append(logits.argmax(-1))
-        confidence.append((logits / module.calibration_temperature).softmax(-1).amax(-1))
+        if batch_labels.ndim == 2:
+            confidence.append((label_logits(logits) / module.calibration_temperature).sigmoid())
+            predicted.append(confidence[-1] >= 0.5)
+        else:
+            predicted.append(logits.argmax(-1))
+            confidence.append((logits / module.calibration_temperature).softmax(-1).amax(-1))
         labels.append(batch_labels)
     return single_state(torch.cat(labels), torch.cat(predicted), torch.cat(confidence))
 
@@ -156,21 +160,23 @@ def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSpli
 def _mean_predictions(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, states: Iterable[State]
 ) -> Predictions:
-    probabilities: list[Tensor] = []  # of each state [images, C]
+    by_state: list[Tensor] = []  # probabilities of each state [images, C]
+    names = module.hparams.get("class_names", ())
     for state in states:
         module.load_state(state)
-        probabilities.append(
-            torch.cat([logits.softmax(-1) for logits, _ in batch_logits(module, fabric, split.loader)])
-        )
+        batches = batch_logits(module, fabric, split.loader)
+        by_state.append(torch.cat([probabilities(logits, names) for logits, _ in batches]))
     # Probabilities are averaged rather than logits, because each client's logits may have a different scale.
-    mean = torch.stack(probabilities).mean(0)
+    mean = torch.stack(by_state).mean(0)
     labels = torch.cat([labels for _, labels in split.loader])
+    if labels.ndim == 2:
+        return single_state(labels, mean >= 0.5, mean)
     return single_state(labels, mean.argmax(-1), mean.amax(-1))
 
 
 @torch.no_grad()
 def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric, shared: State) -> float:
-    """Average the cross-entropy of validation images per source domain, then over domains; UserError without images."""
+    """Average the loss of validation images per source domain, then over domains; UserError without images."""
     losses: list[float] = []
     module.eval()
     module.load_state(shared)
@@ -178,7 +184,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
         if split.role == "validation":
             # Concatenated, because the last batch may be smaller.
             logits, labels = zip(*batch_logits(module, fabric, split.loader), strict=True)
-            losses.append(F.cross_entropy(torch.cat(logits), torch.cat(labels)).item())
+            losses.append(classification_loss(torch.cat(logits), torch.cat(labels)).item())
     if not losses:
         raise UserError(
             f"{type(module).__name__} needs the source validation loss, but there are no validation images. "

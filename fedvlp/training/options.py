@@ -155,7 +155,7 @@ def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
 def link_method_options(parser: Any) -> None:
     """Link a method's arguments in the parser to values of ``data`` and ``trainer``."""
     # Class names need an instantiated data module; the number of rounds is known from the parsed options.
-    parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
+    parser.link_arguments("data.method_names", "model.init_args.class_names", apply_on="instantiate")
     parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
     parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")
     parser.link_arguments("trainer.rounds", "model.init_args.rounds")

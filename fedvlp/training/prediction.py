@@ -12,7 +12,15 @@ from torch import Tensor
 
 from fedvlp.core.metrics import all_scores, single_state
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import TWO_CLASSES, TWO_CLASSES_LEGEND, Predictions, count_confusions, youden_threshold
+from fedvlp.core.predictions import (
+    TWO_CLASSES,
+    TWO_CLASSES_LEGEND,
+    Predictions,
+    count_confusions,
+    f1_thresholds,
+    with_thresholds,
+    youden_threshold,
+)
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import atomic_write, check_replaceable, write_json
@@ -32,7 +40,8 @@ def predict_images(
     """
     # One batch at a time, so that a folder of any size fits into memory.
     module.eval()
-    class_names = list(module.hparams["class_names"])
+    class_names = module.label_names
+    has_several = len(class_names) < len(module.hparams["class_names"])
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -47,10 +56,13 @@ def predict_images(
             with fabric.autocast():
                 probabilities = module.predict_step(fabric.to_device(pixels), 0).float().cpu()  # [B, C]
             for path, row in zip(paths, probabilities, strict=True):
-                name = class_names[int(row.argmax())]
+                best = (
+                    [index for index, p in enumerate(row.tolist()) if p >= 0.5] if has_several else [int(row.argmax())]
+                )
+                name = "|".join(class_names[index] for index in best)
                 writer.writerow([str(path), name, *(f"{value:.6f}" for value in row.tolist())])
-            predicted.append(probabilities.argmax(-1))
-            confidence.append(probabilities.amax(-1))
+            predicted.append(probabilities >= 0.5 if has_several else probabilities.argmax(-1))
+            confidence.append(probabilities if has_several else probabilities.amax(-1))
     classes = torch.cat(predicted)
     return single_state(torch.full_like(classes, -1), classes, torch.cat(confidence))
 
@@ -62,7 +74,8 @@ def write_scores(
     scores = all_scores(predictions, class_names)
     confusion: dict[str, dict[str, dict[str, int]]] = {}
     for split, split_predictions in predictions.items():
-        if split.split("/")[0] == OUT_OF_DISTRIBUTION:  # there is no true class
+        # Images out of distribution have no true class.
+        if split.split("/")[0] == OUT_OF_DISTRIBUTION or split_predictions.has_several_labels:
             continue
         names = split_predictions.class_names or class_names
         confusion[split] = {}
@@ -117,8 +130,15 @@ def describe_two_classes(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def reported_predictions(predictions: Mapping[str, Predictions], data: FederatedData) -> dict[str, Predictions]:
-    """Choose two classes' threshold on validation splits, then remove these; return nothing without known classes."""
-    if len(data.class_names) == 2:
+    """Choose thresholds of labels or of two classes on validation splits, then remove these.
+
+    Return nothing if no split has known classes.
+    """
+    if getattr(data, "several_labels", False):
+        validation = [each for name, each in predictions.items() if name.split("/")[0] == "validation"]
+        thresholds = f1_thresholds(validation) if validation else ()
+        predictions = {name: with_thresholds(each, thresholds) for name, each in predictions.items()}
+    elif len(data.class_names) == 2:
         positive = data.class_names.index(getattr(data, "positive_class", None) or data.class_names[1])
         own = {name: replace(each, positive=positive) for name, each in predictions.items() if not each.class_names}
         threshold = youden_threshold([each for name, each in own.items() if name.split("/")[0] == "validation"])

@@ -17,6 +17,7 @@ from torch import nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, Precompute
+from fedvlp.core.several_labels import has_negative_class
 from fedvlp.core.state import State
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.utils.errors import UserError
@@ -150,6 +151,7 @@ def set_up_data(
     # Lightning's hooks in Lightning's order, so that data modules also work with its Trainer.
     data.prepare_data()
     data.setup("fit")
+    _check_labels(module, data)
     module.eval()
     data.bind(
         transform=module.transform,
@@ -164,6 +166,20 @@ def set_up_data(
         module.for_classes(class_names)
     if not serves_images:
         data.encode()
+
+
+def _check_labels(module: FederatedModule, data: FederatedData) -> None:
+    has_several = bool(getattr(data, "several_labels", False))
+    if has_several and not module.supports_several_labels:
+        raise UserError(
+            f"{type(module).__name__} does not support several labels per image. Choose a method that does, such as "
+            "PromptFL or TRIP."
+        )
+    if has_several != has_negative_class(module.hparams.get("class_names", ())):
+        raise UserError(
+            f"Expected {type(module).__name__} for {'several labels' if has_several else 'one label'} per image; its "
+            "class names are for the other kind of data. Build it with class_names=data.method_names."
+        )
 
 
 def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:

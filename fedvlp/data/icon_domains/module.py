@@ -1,18 +1,22 @@
 """Icons in six styles: real images without a download."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedvlp.data.files.images import Images
+from fedvlp.data.label_sets import SEPARATOR
 from fedvlp.data.listed import ImageFile, labelled_images
 from fedvlp.data.module import FederatedDataModule
+from fedvlp.data.splits import Names, generator_for
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import PositiveInt
+from fedvlp.utils.ranges import PositiveInt, Seed
 
 FOLDER = Path(__file__).parent
 
@@ -38,24 +42,84 @@ class IconDomains(FederatedDataModule):
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Load the icons of each domain, named ``domain/class/set:icon``, and the class names."""
+        files, class_names = self.icons()
+        return {domain: labelled_images(icons, class_names) for domain, icons in files.items()}, class_names
+
+    def icons(self) -> tuple[dict[str, list[ImageFile]], list[str]]:
+        """Read the icons of each domain, and the class names."""
         rows = manifest()
         class_names = sorted({row["class"] for row in rows})
         if self.num_classes is not None:
             if not 2 <= self.num_classes <= len(class_names):
                 raise UserError(f"Expected num_classes from 2 to {len(class_names)}; got {self.num_classes}.")
             class_names = class_names[: self.num_classes]
-        images: dict[str, Images] = {}
+        icons: dict[str, list[ImageFile]] = {}
         for domain in sorted({row["domain"] for row in rows}):
             with Image.open(FOLDER / f"{domain}.png") as column:
                 pixels = np.asarray(column.convert("RGB")).reshape(-1, column.width, column.width, 3)
-            domain_rows = [row for row in rows if row["domain"] == domain]
-            files = []
-            for row, icon in zip(domain_rows, pixels, strict=True):
+            icons[domain] = []
+            for row, icon in zip([row for row in rows if row["domain"] == domain], pixels, strict=True):
                 if row["class"] in class_names:
                     name = "{domain}/{class}/{set}:{icon}".format_map(row)
-                    files.append(ImageFile(domain, row["class"], name, "", pixels=icon))
-            images[domain] = labelled_images(files, class_names)
-        return images, class_names
+                    icons[domain].append(ImageFile(domain, row["class"], name, "", pixels=icon))
+        return icons, class_names
+
+
+class IconScenes(IconDomains):
+    """Scenes of two to four icons of IconDomains in a 2 x 2 grid, labelled by the names of their icons.
+
+    The icons of a scene have one style and different classes. A style's icons are divided into groups of twelve, and a
+    scene's icons are from one group, so that no icon is on two sides of a split.
+
+    Args:
+        num_classes: Number of classes in alphabetical order.
+        scenes_seed: Seed of groups and scenes.
+        **options: The arguments of FederatedDataModule.
+    """
+
+    several_labels = True
+
+    def __init__(self, num_classes: PositiveInt | None = None, scenes_seed: Seed = 0, **options: Any) -> None:
+        super().__init__(num_classes, **options)
+        self.scenes_seed = scenes_seed
+
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """Compose the scenes of each domain, named ``domain/group/scene``, and list their sets of labels."""
+        icons, _ = self.icons()
+        self.scenes = {domain: self._compose(domain, files) for domain, files in icons.items()}
+        sets = sorted({scene.class_name for scenes in self.scenes.values() for scene in scenes})
+        return {domain: labelled_images(scenes, sets) for domain, scenes in self.scenes.items()}, sets
+
+    @property
+    def groups(self) -> Mapping[str, Names]:
+        """The group of each scene's icons, by domain."""
+        _ = self._loaded
+        return {name: np.array([scene.group for scene in scenes], object) for name, scenes in self.scenes.items()}
+
+    def _compose(self, domain: str, icons: Sequence[ImageFile], group_size: int = 12) -> list[ImageFile]:
+        generator = generator_for(self.scenes_seed, f"scenes/{domain}")
+        order = generator.permutation(len(icons))
+        scenes: list[ImageFile] = []
+        for start in range(0, len(order), group_size):
+            group = f"{domain}/{start // group_size:03d}"
+            by_class = {icons[index].class_name: icons[index] for index in order[start : start + group_size]}
+            for number in range(len(by_class) if len(by_class) > 1 else 0):
+                count = min(int(generator.integers(2, 5)), len(by_class))
+                names = sorted(generator.choice(sorted(by_class), count, replace=False).tolist())
+                scene = arrange([by_class[name].pixels for name in names], generator)
+                name = f"{group}/{number:02d}"
+                scenes.append(ImageFile(domain, SEPARATOR.join(names), name, "", group=group, pixels=scene))
+        return sorted(scenes)
+
+
+def arrange(icons: Sequence[UInt8[np.ndarray, "H W 3"]], generator: np.random.Generator) -> UInt8[np.ndarray, "_ _ 3"]:
+    """Put up to four icons into random places of a white 2 x 2 grid."""
+    height, width, _ = icons[0].shape
+    scene: NDArray[np.uint8] = np.full((2, 2, height, width, 3), 255, np.uint8)
+    for place, icon in zip(generator.permutation(4), icons, strict=False):
+        scene[place // 2, place % 2] = icon
+    scene = scene.swapaxes(1, 2).reshape(2 * height, 2 * width, 3)
+    return scene
 
 
 def manifest() -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedvlp.data import IconDomains
+from fedvlp.data import IconDomains, IconScenes
 from fedvlp.data.icon_domains.module import FOLDER, manifest
 from fedvlp.utils.errors import UserError
 
@@ -64,3 +64,40 @@ def test_no_class_and_more_than_there_are_is_an_error():
     for number in (1, 110):
         with pytest.raises(UserError, match=f"num_classes from 2 to 109; got {number}"):
             IconDomains(num_classes=number).load_domains()
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return IconScenes(held_out="pixel")
+
+
+def test_scenes_show_exactly_the_icons_of_their_labels(scenes, whole):
+    assert scenes.class_names == whole.class_names
+    images, sets = scenes.images["emoji"], scenes._loaded[1]
+    icons = {pixels.tobytes(): name.split("/")[1] for name, pixels in icons_of(whole, "emoji")}
+    for row, label in enumerate(images.labels):
+        height, width, _ = images.arrays[row].shape
+        places = images.arrays[row].reshape(2, height // 2, 2, width // 2, 3).swapaxes(1, 2).reshape(4, -1)
+        shown = sorted(icons[place.tobytes()] for place in places if place.min() < 255)
+        assert shown == sets[label].split("|")
+        assert 2 <= len(shown) <= 4
+
+
+def icons_of(data, domain):
+    return zip(data.images[domain].names, data.images[domain].arrays, strict=True)
+
+
+def test_no_icon_is_on_two_sides_of_the_split(scenes):
+    sides = {}
+    for part in scenes.split_parts:
+        side = part.role if part.role in ("train", "validation") else "test"
+        for domain, rows in part.rows_by_domain.items():
+            for row in rows:
+                sides.setdefault(scenes.groups[domain][row], set()).add(side)
+    assert all(len(found) == 1 for found in sides.values())
+    assert {side for found in sides.values() for side in found} == {"train", "validation", "test"}
+
+
+def test_scenes_depend_only_on_their_seed(scenes):
+    assert IconScenes(held_out="pixel").split_hash == scenes.split_hash
+    assert IconScenes(held_out="pixel", scenes_seed=1).split_hash != scenes.split_hash

@@ -1,0 +1,49 @@
+"""Several labels per image: the set of an image's labels as its class in data sets and splits.
+
+An image's set is a string such as ``dog|tree`` or ``dog|?tree``; ``?`` marks a label of which nobody knows whether it
+applies, and an image without labels has the empty string.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from fedvlp.data.files.images import Images
+
+SEPARATOR = "|"
+UNKNOWN = "?"
+
+
+def label_targets(sets: Sequence[str]) -> tuple[list[str], Float[np.ndarray, "sets labels"]]:
+    """List the labels of all sets, sorted, and each set's target of each label: 1, 0, or NaN if it is unknown.
+
+    >>> labels, targets = label_targets(["dog|tree", "", "cat|?dog"])
+    >>> labels
+    ['cat', 'dog', 'tree']
+    >>> targets.tolist()
+    [[0.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, nan, 0.0]]
+    """
+    parts = [[label for label in labels.split(SEPARATOR) if label] for labels in sets]
+    names = sorted({label.removeprefix(UNKNOWN) for each in parts for label in each})
+    position = {name: index for index, name in enumerate(names)}
+    targets = np.zeros((len(sets), len(names)), np.float32)
+    for row, each in enumerate(parts):
+        for label in each:
+            targets[row, position[label.removeprefix(UNKNOWN)]] = np.nan if label.startswith(UNKNOWN) else 1
+    return names, targets
+
+
+def by_rarest_label(images: Mapping[str, Images], targets: Float[np.ndarray, "sets labels"]) -> dict[str, Images]:
+    """Replace each image's set by its rarest label in the domain, or by the number of labels L if it has none.
+
+    Most sets have few images, so that splits and partitions are stratified by the rarest label.
+    """
+    strata: dict[str, Images] = {}
+    for domain, domain_images in images.items():
+        is_present = targets[domain_images.labels] == 1
+        counts = np.where(is_present, is_present.sum(0), np.inf)
+        strata[domain] = copy.copy(domain_images)
+        strata[domain].labels = np.where(is_present.any(1), counts.argmin(1), targets.shape[1])
+    return strata
