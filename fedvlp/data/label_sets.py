@@ -5,7 +5,7 @@ applies, and an image without labels has the empty string.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +14,27 @@ from fedvlp.data.files.images import Images
 
 SEPARATOR = "|"
 UNKNOWN = "?"
+
+
+def split_labels(labels: str) -> list[str]:
+    """List the labels of a set, without the marks of unknown labels.
+
+    >>> split_labels("dog|?tree"), split_labels("")
+    (['dog', 'tree'], [])
+    """
+    return [label.removeprefix(UNKNOWN) for label in labels.split(SEPARATOR) if label]
+
+
+def rename_labels(labels: str, rename: Callable[[str], str]) -> str:
+    """Rename the labels of a set, and sort them; a label that is both present and unknown is present.
+
+    >>> rename_labels("tree| ?Dog|dog|?cat|", str.lower)
+    '?cat|dog|tree'
+    """
+    parts = [label.strip() for label in labels.split(SEPARATOR)]
+    marks = {rename(label[1:].strip()): UNKNOWN for label in parts if label.startswith(UNKNOWN)}
+    marks |= {rename(label): "" for label in parts if label and not label.startswith(UNKNOWN)}
+    return SEPARATOR.join(marks[label] + label for label in sorted(marks))
 
 
 def label_targets(sets: Sequence[str]) -> tuple[list[str], Float[np.ndarray, "sets labels"]]:

@@ -25,6 +25,7 @@ from fedvlp.data.files.images import (
     decode_all,
     group_copies,
 )
+from fedvlp.data.label_sets import rename_labels, split_labels
 from fedvlp.data.module import FederatedDataModule, fold_spelling
 from fedvlp.data.splits import Names, OfficialSplit, SplitPart, split_table
 from fedvlp.utils.errors import UserError
@@ -40,7 +41,7 @@ class ImageFile:
 
     Attributes:
         domain: Name of its domain; in folders, the folder below the root.
-        class_name: Name of its class; in folders, the folder below the domain's folder.
+        class_name: Name of its class, or the set of its labels; in folders, the folder below the domain's folder.
         name: Name in splits; in folders, ``domain/class/image``. All names are in composed Unicode (NFC).
         path: Path in the file system.
         role: Role in an official split, or None.
@@ -99,7 +100,7 @@ class ListedImages(FederatedDataModule):
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """List the files of each domain and the names of the class folders, without opening any file."""
         domains = self.scan()
-        several = spellings(domains, self.class_names_map)
+        several = spellings(domains, self.class_names_map, self.several_labels)
         if several and not self.merge_spellings:
             listed = [f"{', '.join(map(repr, names))} are one class in {len(names)} spellings" for names in several]
             raise UserError(
@@ -109,14 +110,20 @@ class ListedImages(FederatedDataModule):
         if several:
             name_of = {name: names[0] for names in several for name in names}
             for domain, files in domains.items():
-                domains[domain] = [
-                    replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
-                ]
+                domains[domain] = [self._rename(file, name_of) for file in files]
         classes = collect_classes(domains)
-        class_names = self.order_classes(set().union(*classes.values()))
+        names = set().union(*classes.values())
+        class_names = sorted(names) if self.several_labels else self.order_classes(names)
         self._check_classes(classes)
         self.files = domains
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
+
+    def _rename(self, file: ImageFile, name_of: Mapping[str, str]) -> ImageFile:
+        def rename(name: str) -> str:
+            return name_of.get(name, name)
+
+        name = rename_labels(file.class_name, rename) if self.several_labels else rename(file.class_name)
+        return replace(file, class_name=name)
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the names of the classes by label."""
@@ -153,7 +160,8 @@ class ListedImages(FederatedDataModule):
         for domain, images in good.items():
             classes[domain] = {class_names[label] for label in np.unique(images.labels)}
         self._check_classes(classes)
-        if lost := set(class_names).difference(*classes.values()):
+        lost = set(class_names).difference(*classes.values())
+        if lost and not self.several_labels:
             raise UserError(f"Expected a readable image of each class; found none of {', '.join(sorted(lost))}.")
         return good
 
@@ -251,7 +259,8 @@ class ListedImages(FederatedDataModule):
             )
         all_names = set().union(*classes.values())
         missing = {domain: all_names - names - self.gaps.get(domain, set()) for domain, names in classes.items()}
-        if not any(missing.values()) or self.allow_missing_classes:
+        # With several labels, a class is a set of labels, and most sets are in few domains.
+        if not any(missing.values()) or self.allow_missing_classes or self.several_labels:
             return
         lines = [
             f"{domain!r} has no {', '.join(map(repr, sorted(names)))}" for domain, names in missing.items() if names
@@ -292,12 +301,16 @@ def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Coll
     return pairs
 
 
-def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
+def spellings(
+    domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = (), several_labels: bool = False
+) -> list[list[str]]:
     """List the names of each class with several spellings, the most frequent name first; skip names in ``others``.
 
-    Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class.
+    Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class. With ``several_labels``,
+    the classes are the labels.
     """
-    counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
+    names = [file.class_name for file in chain.from_iterable(domains.values())]
+    counts = Counter(chain.from_iterable(map(split_labels, names)) if several_labels else names)
     groups: dict[str, list[str]] = defaultdict(list)
     for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
         groups[fold_spelling(name)].append(name)
