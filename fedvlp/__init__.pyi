@@ -36,13 +36,17 @@ from .data import QuantitySkew as QuantitySkew
 from .data import Shards as Shards
 from .data.benchmarks.modules import CIFAR10 as CIFAR10
 from .data.benchmarks.modules import CIFAR100 as CIFAR100
+from .data.benchmarks.modules import COCO2014 as COCO2014
 from .data.benchmarks.modules import DTD as DTD
 from .data.benchmarks.modules import PACS as PACS
 from .data.benchmarks.modules import SUN397 as SUN397
 from .data.benchmarks.modules import UCF101 as UCF101
 from .data.benchmarks.modules import VLCS as VLCS
+from .data.benchmarks.modules import VOC2007 as VOC2007
 from .data.benchmarks.modules import Caltech101 as Caltech101
 from .data.benchmarks.modules import Camelyon17 as Camelyon17
+from .data.benchmarks.modules import ChestXray14 as ChestXray14
+from .data.benchmarks.modules import CheXpert as CheXpert
 from .data.benchmarks.modules import DomainNet as DomainNet
 from .data.benchmarks.modules import DomainNet10 as DomainNet10
 from .data.benchmarks.modules import DomainNet126 as DomainNet126

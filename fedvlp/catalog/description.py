@@ -23,6 +23,7 @@ FILES = (
     "pacs", "office_home", "vlcs", "domain_net", "terra_incognita", "domain_net_10", "domain_net_126", "fed_isic2019",
     "camelyon17", "office31", "image_clef_da", "imagenet", "caltech101", "oxford_pets", "stanford_cars", "flowers102",
     "food101", "fgvc_aircraft", "sun397", "dtd", "eurosat", "ucf101", "cifar10", "cifar100", "tiny_imagenet",
+    "voc2007", "coco2014", "chestxray14", "chexpert",
 )  # fmt: skip
 SplitName = Literal["train", "validation", "test"]
 ClassNameStyle = Literal["clip", "plain"]
@@ -69,6 +70,21 @@ class ImageLists:
 
 
 @dataclass(frozen=True)
+class LabelSets:
+    """Files with the set of labels of each image; the images are at any depth below the layout's folder.
+
+    Attributes:
+        format: One of ``FORMATS`` in ``fedvlp/data/benchmarks/label_formats.py``.
+        files: Patterns of the files' names, with the role of their images; None if lists name the roles.
+        lists: Text files with the names of all images of a role.
+    """
+
+    format: str
+    files: Mapping[str, SplitName | None]
+    lists: Mapping[str, SplitName] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class TorchvisionFolder:
     """A folder that a class of ``torchvision.datasets`` reads.
 
@@ -106,7 +122,7 @@ class Layout:
 
     of: str
     pattern: str
-    parts: tuple[Folders | ImageLists | TorchvisionFolder, ...]
+    parts: tuple[Folders | ImageLists | LabelSets | TorchvisionFolder, ...]
     title: str = ""
     split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
     lists: tuple[Mapping[str, SplitName], ...] = ()
@@ -148,7 +164,7 @@ class TorchvisionSource:
     download_bytes: int
 
 
-KINDS: tuple[type[Any], ...] = (Folders, ImageLists, TorchvisionFolder, HubSource, TorchvisionSource)
+KINDS: tuple[type[Any], ...] = (Folders, ImageLists, LabelSets, TorchvisionFolder, HubSource, TorchvisionSource)
 
 
 @dataclass(frozen=True)
@@ -160,8 +176,8 @@ class Description:
         summary: One or two sentences for the help of its data module.
         config: Name of its config.
         source: The project that publishes it.
-        class_names: The classes, sorted, or in the order of CoOp's or the publisher's labels.
-        counts: Published number of images of each class, by domain.
+        class_names: The classes or labels, sorted, or in the order of CoOp's or the publisher's labels.
+        counts: Published number of images of each class or label, by domain.
         domain_counts: Number of images of each domain; None if it is not published.
         spellings: Other names of domains on disk. Case, spaces, ``_`` and ``-`` do not matter.
         class_spellings: Other names of classes on disk.
@@ -208,6 +224,11 @@ class Description:
     def domains(self) -> tuple[str, ...]:
         """The domains, sorted."""
         return tuple(sorted(self.domain_counts))
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image may have several labels, or none."""
+        return any(isinstance(part, LabelSets) for layout in self.layouts for part in layout.parts)
 
     @property
     def images(self) -> int | None:

@@ -9,6 +9,7 @@ from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.layouts import shorten
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
+from fedvlp.data.label_sets import SEPARATOR, UNKNOWN, split_labels
 from fedvlp.data.listed import ImageFile, collect_classes, spellings
 from fedvlp.data.module import describe_ids
 
@@ -69,11 +70,13 @@ def differences(manifest: Manifest, description: Description | None) -> list[str
 def _count_differences(manifest: Manifest, domain: str, description: Description) -> list[str]:
     # Known bad images were published but are skipped, so they count as present.
     bad = [name for name in manifest.skipped.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
-    counts = Counter(image.class_name for image in manifest.files[domain])
-    counts += Counter(name.split("/")[1] for name in bad)
+    classes = [image.class_name for image in manifest.files[domain]]
+    if description.several_labels:
+        classes = [label for labels in classes for label in labels.split(SEPARATOR) if not label.startswith(UNKNOWN)]
+    counts = Counter(classes) + Counter(name.split("/")[1] for name in bad)
     published = description.counts.get(domain, {})
     wrong = [f"{name} {counts[name] - number:+,}" for name, number in published.items() if counts[name] != number]
-    total = counts.total()
+    total = len(manifest.files[domain]) + len(bad)
     expected = description.counts_in(manifest.layout)[domain]
     lines = []
     if wrong or expected not in (None, total):
@@ -100,7 +103,10 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
         return []
     else:
         expected = set(description.class_names) - description.gaps.get(domain, frozenset())
-    missing = sorted(expected - {image.class_name for image in manifest.files[domain]})
+    present = {image.class_name for image in manifest.files[domain]}
+    if description is not None and description.several_labels:
+        present = set(chain.from_iterable(map(split_labels, present)))
+    missing = sorted(expected - present)
     return [f"no image of {shorten(missing, most=5)}"] if missing else []
 
 

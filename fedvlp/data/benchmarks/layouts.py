@@ -4,16 +4,26 @@ import json
 import os
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedvlp.catalog.description import PART_ROLES, Description, Folders, ImageLists, Layout, TorchvisionFolder
+from fedvlp.catalog.description import (
+    PART_ROLES,
+    Description,
+    Folders,
+    ImageLists,
+    LabelSets,
+    Layout,
+    TorchvisionFolder,
+)
 from fedvlp.core.roles import ImageRole
+from fedvlp.data.benchmarks.label_formats import FORMATS, LabelledImage
 from fedvlp.data.files.images import compose_name, folders_in, list_images
+from fedvlp.data.label_sets import SEPARATOR
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 
@@ -54,9 +64,11 @@ def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | N
     return None
 
 
-def _exists(folder: Path, part: Folders | ImageLists | TorchvisionFolder, description: Description) -> bool:
+def _exists(folder: Path, part: Folders | ImageLists | LabelSets | TorchvisionFolder, description: Description) -> bool:
     if isinstance(part, ImageLists):
         return all((folder / file).is_file() for file in part.files)
+    if isinstance(part, LabelSets):
+        return all(any(folder.glob(pattern)) for pattern in (*part.files, *part.lists))
     if isinstance(part, TorchvisionFolder):
         return all((folder / name).exists() for name in part.holds)
     if not part.folder:
@@ -101,7 +113,7 @@ def describe_missing(root: Path, description: Description) -> str:
 
 
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
-    """List the images of a layout in a folder, named ``domain/class/image`` and sorted.
+    """List the images of a layout in a folder, sorted, and named ``domain/class/image`` if they have one class.
 
     Raises:
         UserError: If a part is missing, damaged or inconsistent.
@@ -112,6 +124,8 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
             files += _class_folders(folder, part, layout.split_folders, description)
         elif isinstance(part, TorchvisionFolder):
             files += _torchvision(folder, part, description)
+        elif isinstance(part, LabelSets):
+            files += _label_sets(folder, part, description)
         else:
             for list_file in part.files:
                 files += _image_list(folder, list_file, part, description)
@@ -234,6 +248,42 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
         role = part.parts.get(groups.get("part", ""), part.files[file])
         files.append(_image_file(domain, class_name, os.path.join(folder, *PurePosixPath(image).parts), role))
     return _check_exist(files, folder, str(path))
+
+
+def _label_sets(folder: Path, part: LabelSets, description: Description) -> list[ImageFile]:
+    (domain,) = description.domains
+    role_of: dict[str, ImageRole] = {}
+    for list_file, list_role in part.lists.items():
+        role_of |= dict.fromkeys((folder / list_file).read_text(encoding="utf-8").split(), list_role)
+    paths: dict[str, str] = {}
+    for parts, path in list_images(folder):
+        paths[parts[-1]] = paths["/".join(parts)] = path
+    match_label = cache(lambda label: find_class(label, description, f"the labels in {folder}"))
+    files = []
+    for pattern, file_role in part.files.items():
+        # VOC has a file for each label, and COCO an entry for each object.
+        marks: dict[str, dict[str, str]] = defaultdict(dict)
+        groups: dict[str, str] = {}
+        for label_file in sorted(folder.glob(pattern)):
+            for image in _read_labels(label_file, part.format):
+                marks[image.name] |= {match_label(label): mark for label, mark in image.marks.items()}
+                groups[image.name] = image.group
+        for name, mark_of in marks.items():
+            labels = SEPARATOR.join(mark_of[label] + label for label in sorted(mark_of))
+            path = paths.get(name, os.path.join(folder, name))
+            role = role_of.get(name, file_role)
+            files.append(ImageFile(domain, labels, compose_name(f"{domain}/{name}"), path, role, group=groups[name]))
+    return _check_exist(files, folder, f"The labels of {description.name}")
+
+
+def _read_labels(path: Path, format: str) -> list[LabelledImage]:
+    try:
+        return list(FORMATS[format](path))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"Expected the labels of images in {path}, but they can't be read ({type(error).__name__}: {error}). "
+            "Download the file from its publisher again."
+        ) from error
 
 
 def read_lines(

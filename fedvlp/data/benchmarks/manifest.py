@@ -85,7 +85,7 @@ def read_manifest(root: Path, description: Description) -> Manifest:
         elif lists and image.name not in listed:
             skipped["images that are in no list"].append(image.name)
         # Some layouts have folders of clutter, or a class that was published twice.
-        elif image.class_name not in classes:
+        elif image.class_name not in classes and not description.several_labels:
             skipped["images in folders that are not classes"].append(image.name)
         else:
             role = listed.get(image.name, image.role if title else None)

@@ -1,7 +1,7 @@
 """Data modules of published data sets, one for each description in the catalog; ``fedvlp data list`` prints them."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +10,8 @@ from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.download import download, find_source, read_source
 from fedvlp.data.benchmarks.layouts import find_layout, shorten
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.files.images import Indices
+from fedvlp.data.files.images import Images, Indices
+from fedvlp.data.label_sets import label_targets
 from fedvlp.data.listed import ImageFile, ListedImages
 from fedvlp.data.module import map_names
 from fedvlp.data.splits import OfficialSplit, SplitPart
@@ -56,7 +57,7 @@ class Benchmark(ListedImages):
     @property
     def all_class_names(self) -> list[str]:
         """Names of the classes in prompts, in the order of the labels."""
-        folders = self._loaded[1]
+        folders = self._label_targets[0]
         names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))
         return map_names(folders, names | self.class_names_map)
 
@@ -100,6 +101,13 @@ class Benchmark(ListedImages):
         if self.held_out and files.keys() >= set(self.held_out):
             files = {domain: files[domain] for domain in files if domain not in tests - set(self.held_out)}
         return files
+
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """List the files of each domain, and the classes or sets of labels."""
+        domains, names = super().load_domains()
+        if self.several_labels:
+            self.order_classes(label_targets(names)[0])  # reports missing labels
+        return domains, names
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the publisher's labels; raise UserError if no domain has images of a class."""
@@ -159,6 +167,7 @@ def __getattr__(name: str) -> type[Benchmark]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     description = DATA_SETS[name]
     members = {"__module__": __name__, "__doc__": description.summary, "description": description}
+    members["several_labels"] = description.several_labels
     kind: type[Benchmark] = type(name, (Benchmark,), members)
     globals()[name] = kind  # later look-ups skip this function
     return kind
