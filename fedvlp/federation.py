@@ -218,8 +218,8 @@ class Federation(RunView):
         scores = self._measure(model, datamodule, ckpt_path, REPORTED)
         class_names = datamodule.class_names
         reported = prediction.reported_predictions(self.predictions, datamodule)
-        if len(class_names) == 2:
-            self.fabric.print(*prediction.describe_two_classes(all_scores(reported, class_names)), sep="\n", flush=True)
+        if len(class_names) == 2 or self.has_several_labels:
+            self.fabric.print(*prediction.describe_scores(all_scores(reported, class_names)), sep="\n", flush=True)
         if output is not None and self.is_global_zero:
             header = {"protocol": datamodule.protocol, "accuracy": scores}
             prediction.write_scores(Path(output), header, reported, class_names)
@@ -326,7 +326,8 @@ class Federation(RunView):
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             trained = load_trained(self._checkpoint(ckpt_path), model)
         scores = filter_roles(self.evaluate(model, *trained), roles)
-        lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
+        unit = "% mAP" if self.has_several_labels else "%"
+        lines = [datamodule.protocol, *(f"{name}: {value:.2f} {unit}" for name, value in scores.items())]
         balance = {name: by_class for name, by_class in self.balance.items() if name in scores}
         self.fabric.print("\n".join([*lines, *describe_balance(balance, "warning: this model")]), flush=True)
         return scores

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.measures import Baselines
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.predictions import Predictions, name_accuracy
 from fedvlp.core.roles import selection_column
 from fedvlp.results.figures import FIGURE_FILE, accuracy_figure
 from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
@@ -126,6 +126,7 @@ class Plots(FederationCallback):
         if not federation.is_global_zero or not history:
             return
         title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
-        figure = accuracy_figure(history, self.baselines.scores, title)
+        score = name_accuracy("accuracy", federation.has_several_labels)
+        figure = accuracy_figure(history, self.baselines.scores, title, score)
         with atomic_write(Path(federation.log_dir) / FIGURE_FILE) as temporary:
             figure.savefig(temporary, format="png")

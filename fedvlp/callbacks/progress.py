@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fedvlp.core.phases import Phase
+from fedvlp.core.predictions import LABEL_SCORES
 from fedvlp.core.roles import ROLES
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.runs.events import append_events
@@ -82,6 +83,7 @@ class EventLog(FederationCallback):
             after_round=federation.run_state.server.round,
             rounds=federation.options.rounds,
             clients=[client.name or str(client.id) for client in federation.data.clients],
+            **({"score": LABEL_SCORES["accuracy"]} if federation.has_several_labels else {}),
             process=os.getpid(),
             machine=platform.node(),
             version=__version__,

@@ -11,6 +11,7 @@ from typing import Any
 from fedvlp.callbacks.measures import Baselines
 from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbalanced
 from fedvlp.core.metrics import all_scores
+from fedvlp.core.predictions import name_accuracy
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES, selection_column
 from fedvlp.results.predictions import read_predictions
@@ -27,6 +28,7 @@ from fedvlp.results.rounds import (
 from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
+from fedvlp.training.prediction import describe_scores
 from fedvlp.utils.files import write_json
 from fedvlp.utils.plugins import find_plugins
 from fedvlp.version import __version__
@@ -83,24 +85,27 @@ class Summary(FederationCallback):
         history = federation.run_state.history
         rows = accuracy_table(self.baselines.scores, history, federation.options.select)
         self.balance = {**self.baselines.balance, **self.balance}
+        # Aggregators in strategies may also come from plug-ins.
+        parts = [pl_module, federation.data, *_walk_dataclasses([phase.strategy for phase in federation.phases])]
+        plugins = find_plugins(parts)
+        summary = {**_summary(federation, rows, plugins), "balance": self.balance}
         _print_accuracies(federation, rows, self.balance)
-        _print_costs(federation)
         last = LAST_ROW if history else ZERO_SHOT_ROW
+        if federation.has_several_labels:
+            federation.fabric.print(*describe_scores(summary.get("metrics", {}).get(last, {})), "", sep="\n")
+        _print_costs(federation)
         for line in describe_balance(self.balance.get(last, {}), f"warning: {last}"):
             federation.fabric.print(line)
         untrained = self.baselines.scores.get(ZERO_SHOT_ROW, {})
-        diverged = divergence(untrained, history, len(federation.data.class_names))
+        num_classes = None if federation.has_several_labels else len(federation.data.class_names)
+        diverged = divergence(untrained, history, num_classes)
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
         if lost := _lost_rounds(federation.run_state.history):
             federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation can reproduce this run")
-        # Aggregators in strategies may also come from plug-ins.
-        parts = [pl_module, federation.data, *_walk_dataclasses([phase.strategy for phase in federation.phases])]
-        plugins = find_plugins(parts)
         for package, used in plugins.items():
             federation.fabric.print(f"plug-in {package} {used['version']}: {', '.join(used['classes'])}")
         federation.fabric.print(f"run folder: {federation.log_dir}")
-        summary = {**_summary(federation, rows, plugins), "balance": self.balance}
         write_json(Path(federation.log_dir) / "summary.json", summary)
 
 
@@ -116,13 +121,15 @@ def _name_clients(data: FederatedData) -> str:
 
 def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[str, Balance]) -> None:
     write = federation.fabric.print
-    write(f"\n{federation.data.protocol}\n{format_accuracies(rows, balance)}")
+    score = name_accuracy("accuracy", federation.has_several_labels)
+    write(f"\n{federation.data.protocol}\n{format_accuracies(rows, balance, score)}")
     roles: set[str] = set()
     uncounted: set[str] = set()
     for title, row in rows:
         row_roles = {name.split("/")[0] for name in row if is_accuracy(name)}
         roles |= row_roles
-        uncounted |= row_roles.difference(balance.get(row_name(title), row_roles))
+        if not federation.has_several_labels:
+            uncounted |= row_roles.difference(balance.get(row_name(title), row_roles))
     # The note of a harmonic mean also explains its parts.
     explained = [part for name in roles if ROLES[name].note for part in ROLES[name].harmonic_of]
     for name, role in ROLES.items():

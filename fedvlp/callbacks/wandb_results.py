@@ -111,9 +111,10 @@ def _send_media(run: Any, record: Record) -> None:
     # Imported late: it is installed if there is such a run, and slow to import.
     import wandb
 
-    frame = runs_frame([record])[["row", "role", "domain", "accuracy"]]
+    frame = runs_frame([record])[["row", "role", "domain", "accuracy"]].rename(columns=record.name_accuracy)
     domains = wandb.Table(dataframe=frame[frame["domain"] != ""])
-    classes = wandb.Table(columns=["row", "split", "class", "accuracy"])
+    score = "average precision" if record.has_several_labels else "accuracy"
+    classes = wandb.Table(columns=["row", "split", "class", score])
     for title, by_split in record.metrics.items():
         for split, scores in by_split.items():
             for name, value in scores.get("class_accuracy", {}).items():

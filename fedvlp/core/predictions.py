@@ -30,7 +30,20 @@ LABEL_SCORES = {
     "micro_f1": "micro F1",
 }
 """Scores of images with several labels, and their titles; mean average precision takes the place of accuracy."""
+LABEL_SCORES_LEGEND = "mAP: mean average precision; F1: at each label's best threshold on source validation, or 50 %"
+LABEL_COLUMNS = {title: score for score, title in LABEL_SCORES.items() if score != "accuracy"}
+"""Titles of additional columns in tables of images with several labels, and their scores."""
 TWO_CLASSES_LEGEND = "AP: average precision; threshold: by Youden's index on source validation, or 50 % without it"
+
+
+def name_accuracy(text: str, has_several_labels: bool) -> str:
+    """Replace the word "accuracy" by the score that takes its place if images have several labels.
+
+    >>> name_accuracy("Accuracy in %", True), name_accuracy("Accuracy in %", False)
+    ('mAP in %', 'Accuracy in %')
+    """
+    score = LABEL_SCORES["accuracy"]
+    return text.replace("accuracy", score).replace("Accuracy", score) if has_several_labels else text
 
 
 def percent(correct: int, count: int) -> float:
@@ -119,7 +132,7 @@ def count_confusions(predictions: Predictions) -> Confusion:
 
 
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
-    """Compute scores of bootstrap resamples of the images (Efron, 1979).
+    """Compute scores of bootstrap resamples of the images (Efron, 1979), or ``LABEL_SCORES`` for several labels.
 
     Images are drawn with replacement, each with the predictions of all states, so stacked predictions of several seeds
     are resampled jointly. The draws depend on ``seed``, ``name`` and the frequency of each combination of true and
@@ -128,6 +141,8 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
     Returns:
         ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` over all states together, for each resample.
     """
+    if predictions.has_several_labels:
+        return several_label_scores(predictions, name)[1]
     images = np.concatenate([predictions.labels[None], predictions.predicted])
     # Images with the same label and predictions are interchangeable, so one multinomial draw per resample is enough.
     kinds, counts = np.unique(images, axis=1, return_counts=True)

@@ -146,11 +146,13 @@ def _legend_columns(labels: Sequence[str]) -> int:
     return 2 if labels and max(map(len, labels)) <= 22 else 1
 
 
-def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+def accuracy_figure(
+    history: History, baselines: Mapping[str, Mapping[str, float]], title: str, score: str = "accuracy"
+) -> Figure:
     """Draw accuracy in percent over rounds: thin lines for validation, bold for test, dotted for baselines."""
     evaluated = [row for row in history if "validation" in row]
     labels = _domain_labels(evaluated)
-    figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), *baselines])
+    figure, (axes,) = new_axes([f"{score} (%)"], "round", [*labels.values(), *baselines])
     for index, (name, label) in enumerate(labels.items()):
         style = series_style(index)
         linewidth = 1.0 if name.startswith("validation") else 2.2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.balance import Balance
-from fedvlp.core.predictions import TWO_CLASSES
+from fedvlp.core.predictions import TWO_CLASSES, name_accuracy
 from fedvlp.core.roles import BASELINES, CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import PredictionsByRow, read_predictions
 from fedvlp.utils.config_files import read_run_config
@@ -37,7 +37,7 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 """Options of a method that are derived from data, CLIP and trainer."""
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
-SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "calibration_error", *TWO_CLASSES.values())
+SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "micro_f1", "calibration_error", *TWO_CLASSES.values())
 WORST = ("worst_domain", "worst_client")
 DETECTION = ("auroc", "fpr_at_95")
 ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
@@ -162,6 +162,15 @@ class Record:
         return by_row.get(name, self.baseline if by_row.keys() <= set(BASELINES.values()) else {})
 
     @property
+    def has_several_labels(self) -> bool:
+        """Whether each image has several labels, so that accuracies are mean average precisions."""
+        return "negative_class" in self.data
+
+    def name_accuracy(self, text: str) -> str:
+        """Name the score of the run in a text with the word "accuracy"."""
+        return name_accuracy(text, self.has_several_labels)
+
+    @property
     def is_centralised(self) -> bool:
         """Whether the images of all source domains were pooled."""
         return self.data.get("partition") == CENTRALISED
@@ -178,6 +187,7 @@ class Record:
     def images_key(self) -> str:
         """Digest like ``key``, but also equal for runs that distribute the same images to other clients."""
         described = [self.data.get(name) for name in TABLE_KEYS if name != "partition"]
+        described += [self.data["negative_class"]] if self.has_several_labels else []
         # Without a description of the data, only protocol and split can identify the images.
         undescribed = None if self.data else (self.protocol, self.split)
         return digest([described, undescribed, self.clip, self.clip_fingerprint, len(self.held_out)])[:12]
@@ -308,6 +318,7 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         row: "zero-shot CLIP", "class means", "last round" or "best on source validation".
         role, domain: The split, such as "held_out" and "sketch"; ``domain`` is empty for the mean over domains.
         accuracy, balanced_accuracy, macro_f1: In percent; ``calibration_error`` in points. NaN if not measured.
+        micro_f1: In percent. If images have several labels, otherwise NaN; ``accuracy`` is then mean average precision.
         largest_class: Accuracy of always predicting the largest class, in percent.
         class_auroc, average_precision, sensitivity, specificity: In percent; NaN unless there are two classes.
         worst_domain, worst_client: Lowest accuracy in percent, for means over domains.

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
+from fedvlp.core.predictions import name_accuracy
 from fedvlp.core.roles import PROTOCOLS, ROLES, SELECTION_METRICS, selection_column
 from fedvlp.results.record import BEST_ROW, LAST_ROW, row_name
 from fedvlp.utils.text_table import text_table
@@ -49,11 +50,12 @@ def best_round(history: History, column: str = "validation") -> Mapping[str, Any
     return max(evaluated, key=lambda row: row[column]) if evaluated else None
 
 
-def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
+def divergence(baseline: Mapping[str, float], history: History, num_classes: int | None) -> str:
     """Make a warning if training diverged; empty otherwise, or if it is unknown.
 
     Training diverged if two of three signs are present: the loss rose, accuracy is far below the untrained baseline, or
-    accuracy is at chance, 100 / C percent. Chance is no sign if the untrained baseline is close to it, too.
+    accuracy is at chance, 100 / C percent. Chance is no sign if the untrained baseline is close to it, too, or for
+    several labels, whose chance depends on their frequency; ``num_classes`` is then None.
 
     >>> history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
     >>> divergence({"validation": 70.0}, history, 10)
@@ -66,19 +68,19 @@ Lower the learning rate.'
     if role is None or len(losses) < 2:
         return ""
     accuracy = last[role]
-    chance = 100 / num_classes
+    chance = 100 / num_classes if num_classes else math.nan
     untrained = baseline.get(role, math.nan)
-    # Comparisons with NaN are false, so a missing baseline has no influence.
+    # Comparisons with NaN are false, so a missing baseline or an unknown chance has no influence.
     at_chance = accuracy <= NEAR_CHANCE * chance and not untrained <= 2 * NEAR_CHANCE * chance
     is_far_below = accuracy < untrained - HARM
     # A low accuracy may be due to the split; with a rising loss, or at chance, it is due to training.
     rose = losses[-1] > losses[0]
     if not (rose and (is_far_below or at_chance)) and not (at_chance and is_far_below):
         return ""
-    before = f"{untrained:.2f} % untrained, " if role in baseline else ""
+    known = [f"{untrained:.2f} % untrained"] * (role in baseline) + [f"{chance:.2f} % by chance"] * bool(num_classes)
     return (
-        f"Training seems to have diverged: accuracy is {accuracy:.2f} % ({before}{chance:.2f} % by chance), "
-        f"the loss {losses[-1]:.3g} after {losses[0]:.3g}. Lower the learning rate."
+        f"Training seems to have diverged: {name_accuracy('accuracy', num_classes is None)} is {accuracy:.2f} % "
+        f"({', '.join(known)}), the loss {losses[-1]:.3g} after {losses[0]:.3g}. Lower the learning rate."
     )
 
 
@@ -118,11 +120,11 @@ def accuracy_columns(rows: AccuracyRows) -> list[str]:
     return columns
 
 
-def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[list[str]]:
+def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance], score: str = "accuracy") -> list[list[str]]:
     """Make the cells of the final table: a row of column titles, then rows of titles and accuracies in percent.
 
     ``balance`` contains scores by class, by row title without round. For imbalanced classes, the columns ``COLUMNS``
-    follow the mean of a role.
+    follow the mean of a role. ``score`` names the accuracies in the first cell.
     """
     by_class = dict(chain.from_iterable(scores.items() for scores in balance.values()))
     names = accuracy_columns(rows)
@@ -131,7 +133,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
         titles[name] = title
         if "/" not in name and name in by_class and is_imbalanced(by_class[name]):
             titles |= {f"{name}/{score}": title + ROLES[name].mark for title, score in COLUMNS.items()}
-    table = [["accuracy in %", *titles.values()]]
+    table = [[f"{score} in %", *titles.values()]]
     for title, row in rows:
         values = dict(row)
         for name, scores in balance.get(row_name(title), {}).items():
@@ -140,7 +142,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     return table
 
 
-def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None = None) -> str:
+def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None = None, score: str = "accuracy") -> str:
     """Format :func:`accuracy_cells` as an aligned table.
 
     A star marks columns of held-out domains, and a plus marks test splits of source domains.
@@ -150,7 +152,7 @@ def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None 
     ----------------------------------
     last round (1)  50.00  50.00  7.50
     """
-    return text_table(accuracy_cells(rows, balance or {}))
+    return text_table(accuracy_cells(rows, balance or {}, score))
 
 
 def column_titles(columns: Sequence[str]) -> list[str]:

@@ -57,7 +57,7 @@ def read_status(run: Path) -> dict[str, Any]:
 
     ``stage`` is ``running`` while a process trains the run, ``finished``, ``failed`` by an exception that is in
     ``error``, or ``dead`` if the process was killed. ``last_round`` is the event of the last finished round, with its
-    seconds, and accuracies in percent.
+    seconds, and accuracies in percent. ``score`` is their name.
     """
     events = list(read_events(run))
     last = {event["event"]: event for event in events}
@@ -84,6 +84,7 @@ def read_status(run: Path) -> dict[str, Any]:
         "clients_left_out": counts["client_left_out"],
         "clients_retried": counts["client_retried"],
         "last_left_out": skipped and {"round": "", "name": "", "client": "", "reason": "", **skipped},
+        "score": started.get("score", "accuracy"),
         "last_round": last.get("round_ended", {}),
         "checkpoint": run / "checkpoints" / Path(checkpoint["file"]).name if checkpoint else None,
     }

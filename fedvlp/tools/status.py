@@ -53,10 +53,11 @@ def run_status(arguments: Sequence[str]) -> int:
 
 
 def _table(found: Sequence[Mapping[str, Any]]) -> str:
-    rows = [["run", "state", "rounds", "accuracy"]]
+    # All runs of a sweep have the same data.
+    rows = [["run", "state", "rounds", *({status["score"] for status in found} or {"accuracy"})]]
     for status in found:
         lines = _lines(status)
-        rows.append([lines["run"], lines["state"], lines["rounds"], lines.get("accuracy", "-")])
+        rows.append([lines["run"], lines["state"], lines["rounds"], lines.get(status["score"], "-")])
     return text_table(rows, text_columns=4) + "\n"
 
 
@@ -75,7 +76,7 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
     }
     accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
     if accuracies:
-        lines["accuracy"] = ", ".join(accuracies)
+        lines[status["score"]] = ", ".join(accuracies)
     if (last := status["last_left_out"]) is not None:
         lines["skipped"] = f"round {last['round']}, client {last['name'] or last['client']}: {last['reason']}"
     if status["checkpoint"] is not None:

@@ -68,6 +68,7 @@ class RunView:
     global_rank = property(attrgetter("fabric.global_rank"))
     loggers = property(attrgetter("fabric.loggers"))
     check_val_every_n_epoch = property(attrgetter("evaluate_every"))
+    has_several_labels = property(lambda self: getattr(self.data, "several_labels", False))
 
     @property
     def log_dir(self) -> str:

@@ -13,6 +13,8 @@ from torch import Tensor
 from fedvlp.core.metrics import all_scores, single_state
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import (
+    LABEL_SCORES,
+    LABEL_SCORES_LEGEND,
     TWO_CLASSES,
     TWO_CLASSES_LEGEND,
     Predictions,
@@ -113,20 +115,22 @@ def write_folder_scores(
         f"balanced accuracy: {mean['balanced_accuracy']:.2f} %",
         f"macro F1: {mean['macro_f1']:.2f} %",
         f"calibration error: {mean['calibration_error']:.2f} points",
-        *describe_two_classes(scores),
+        *describe_scores(scores),
         f"scores -> {path}",
     ]
 
 
-def describe_two_classes(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Format the scores of two classes by role, with intervals, as a table and its legend; no lines without them."""
-    table = [["in % [95 % over images]", *TWO_CLASSES, "threshold", "positive class"]]
-    for title, row in scores.items():
-        if "threshold" in row and "/" not in title:
-            ends = row["intervals"]
-            cells = ["{:.1f} [{:.1f}, {:.1f}]".format(row[name], *ends[name]) for name in TWO_CLASSES.values()]
-            table.append([title, *cells, f"{row['threshold']:.1f}", repr(row["positive_class"])])
-    return [text_table(table), TWO_CLASSES_LEGEND] if table[1:] else []
+def describe_scores(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Format scores of two classes or of labels by role, with intervals, as a table and its legend; else no lines."""
+    rows = {title: row for title, row in scores.items() if "/" not in title and {"threshold", "micro_f1"} & row.keys()}
+    has_labels = any("micro_f1" in row for row in rows.values())
+    titles = LABEL_SCORES if has_labels else {name: title for title, name in TWO_CLASSES.items()}
+    table = [["in % [95 % over images]", *titles.values(), *([] if has_labels else ["threshold", "positive class"])]]
+    for title, row in rows.items():
+        cells = ["{:.1f} [{:.1f}, {:.1f}]".format(row[name], *row["intervals"][name]) for name in titles]
+        cells += [] if has_labels else [f"{row['threshold']:.1f}", repr(row["positive_class"])]
+        table.append([title, *cells])
+    return [text_table(table), LABEL_SCORES_LEGEND if has_labels else TWO_CLASSES_LEGEND] if rows else []
 
 
 def reported_predictions(predictions: Mapping[str, Predictions], data: FederatedData) -> dict[str, Predictions]:

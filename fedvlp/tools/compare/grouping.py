@@ -63,6 +63,8 @@ def describe_records(records: Sequence[Record]) -> dict[str, str]:
         return about | {"backbone": backbone}
     about = {"data": str(data.get("name")), "images": str(data.get("images"))}
     about["classes"] = _classes(data.get("classes", []))
+    if record.has_several_labels:
+        about["negative class"] = data["negative_class"]
     if "new_classes" in data:
         about["new classes"] = _classes(data["new_classes"])
     if "class_split" in data:

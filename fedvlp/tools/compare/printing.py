@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
-from fedvlp.core.predictions import TWO_CLASSES, TWO_CLASSES_LEGEND
+from fedvlp.core.predictions import LABEL_COLUMNS, LABEL_SCORES_LEGEND, TWO_CLASSES, TWO_CLASSES_LEGEND
 from fedvlp.core.roles import SELECTION_METRICS
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, config_rounds
@@ -129,7 +129,8 @@ def _latex(table: TextTable) -> str:
 def table_text(table: Table) -> TextTable:
     """Format a table of runs in percent, with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
-    by_class = [title for title in (*COLUMNS, *TWO_CLASSES) if title in table.cells.index.get_level_values("column")]
+    shown = table.cells.index.get_level_values("column")
+    by_class = [title for title in (*COLUMNS, *TWO_CLASSES, *LABEL_COLUMNS) if title in shown]
     columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
     # The title of the average states the number of domains.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
@@ -148,6 +149,8 @@ def table_text(table: Table) -> TextTable:
         measured = [scores for run in table.records for row in run.metrics.values() for scores in row.values()]
         positive = {repr(scores["positive_class"]) for scores in measured if "positive_class" in scores}
         legends.append(f"positive class: {' or '.join(sorted(positive))}; {TWO_CLASSES_LEGEND}")
+    if table.records[0].has_several_labels:
+        legends.append(LABEL_SCORES_LEGEND)
     if has_oracle:
         legends.append(ORACLE_LEGEND)
     if table.cells["low"].notna().any():
@@ -156,7 +159,7 @@ def table_text(table: Table) -> TextTable:
     about = "; ".join(f"{name}: {value}" for name, value in table.about.items() if name not in TITLE_KEYS)
     return TextTable(
         title=", ".join(table.about[name] for name in TITLE_KEYS),
-        lines=[about, measure, *legends],
+        lines=[about, measure, *map(table.records[0].name_accuracy, legends)],
         frame=pd.DataFrame(rows, columns=["method", "round", *titles, *([GAP] if has_oracle else []), *COST_COLUMNS]),
         text_columns=2,
         notes=[*_notes(table), *_warnings(table)],
@@ -209,7 +212,7 @@ def _balance_notes(table: Table) -> list[str]:
         if lines:
             part = "" if len(lines) == len(balances) else f" ({len(lines)} of {len(balances)} runs)"
             notes.append(lines[0] + part)
-        if len(findings) < len(balances):
+        if len(findings) < len(balances) and not table.records[0].has_several_labels:
             unavailable.append(label)
     return [*notes, *([f"{UNAVAILABLE}: {'; '.join(unavailable)}"] if unavailable else [])]
 
@@ -266,9 +269,9 @@ def _describe_measure(table: Table) -> str:
     seeds = f"seed {numbers}" if numbers else "nothing was trained"
     if len(table.seeds) > 1:
         seeds = f"mean ± sample standard deviation (n - 1) over seeds {numbers}"
-    start = f"accuracy in % on {table.protocol.images}; {seeds}"
+    start = f"{table.records[0].name_accuracy('accuracy in %')} on {table.protocol.images}; {seeds}"
     if table.protocol.columns:
-        return f"{start}; {table.average_title}: {table.protocol.score}"
+        return f"{start}; {table.average_title}: {table.records[0].name_accuracy(table.protocol.score)}"
     over = "data sets" if table.role == "transfer" else "domains"
     return (
         f"{start}; average and {SPREAD} "

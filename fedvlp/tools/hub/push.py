@@ -152,7 +152,7 @@ def find_paper(method: type) -> str:
 
 
 def _accuracy(record: Record) -> str:
-    cells = accuracy_cells(list(record.accuracy.items()), record.balance)
+    cells = accuracy_cells(list(record.accuracy.items()), record.balance, record.name_accuracy("accuracy"))
     head, *body = [list(map(markdown_text, row)) for row in cells]
     return markdown_table(head, ["---", *["---:"] * (len(head) - 1)], body)
 

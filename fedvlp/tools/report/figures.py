@@ -29,6 +29,12 @@ BARS = "Points are means; bars are one standard deviation over seeds"
 
 def draw_figures(table: Table) -> Iterator[Picture]:
     """Draw the figures of a table; methods beyond ``MAX_SERIES`` are spread over several figures."""
+    for picture in _draw_figures(table):
+        texts = map(table.records[0].name_accuracy, (picture.title, picture.caption, picture.alt))
+        yield Picture(picture.figure, *texts)
+
+
+def _draw_figures(table: Table) -> Iterator[Picture]:
     methods = compared_rows(table)
     trained = [row for row in methods if row[1] != UNTRAINED]
     histories = history_frame(table, table.role)

@@ -17,6 +17,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedvlp.core.predictions import LABEL_SCORES
 from fedvlp.core.roles import ROLES
 from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
 from fedvlp.tools.compare.grouping import config_name, describe_differences, find_protocol, row_labels
@@ -121,7 +122,7 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
         "figures": list(draw_figures(ordered)),
         "left_out": [method for method in table.runs if method not in shown],
         "other_metrics": other_metrics(add_intervals(ordered)),
-        "classes": classes(ordered),
+        "classes": labels(ordered) if ordered.records[0].has_several_labels else classes(ordered),
     }
 
 
@@ -200,7 +201,8 @@ def comparison(table: Table) -> TextTable:
     columns = ["method", "round", table.average_title]
     frame = text.frame[[*columns, *(title for title in text.frame if title not in columns)]]
     notes = [*text.notes, *text.lines[1:]]
-    return TextTable(f"Accuracy in %, {table.about['data']}", (), frame, text.text_columns, notes)
+    title = f"{table.records[0].name_accuracy('Accuracy in %')}, {table.about['data']}"
+    return TextTable(title, (), frame, text.text_columns, notes)
 
 
 def other_metrics(table: Table) -> TextTable | None:
@@ -211,7 +213,8 @@ def other_metrics(table: Table) -> TextTable | None:
         scores = _scores(table, row)
         if cell is not None and (scores or not math.isnan(cell.low)):
             with_interval = "-" if math.isnan(cell.low) else format_cell(cell)
-            rows.append({"method": row[0], "accuracy [95 % over images]": with_interval, **scores})
+            title = table.records[0].name_accuracy("accuracy [95 % over images]")
+            rows.append({"method": row[0], title: with_interval, **scores})
     if not rows:
         return None
     note = (
@@ -249,7 +252,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
             # The worst domain of a seed is the minimum over its runs.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
             cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed))
-            title = TITLES.get(name, name.replace("_", " "))
+            title = (LABEL_SCORES if table.records[0].has_several_labels else TITLES).get(name, name.replace("_", " "))
             scores[f"{title}, {' and '.join(sorted(outside))}" if name in DETECTION else title] = format_cell(cell)
     return scores
 
@@ -284,6 +287,19 @@ def classes(table: Table) -> TextTable | None:
         f"The hardest classes for {best} come first."
     )
     return TextTable(f"All {len(rows)} classes", [note], pd.DataFrame(rows))
+
+
+def labels(table: Table) -> TextTable | None:
+    """Tabulate the average precision of each label, sorted by the best method's; None without scores."""
+    columns: dict[str, pd.Series] = {}
+    for row in compared_rows(table):
+        splits = [item for run in table.runs[row[0]] for item in run.metrics.get(row_title(row), {}).items()]
+        by_split = [scores["class_accuracy"] for name, scores in splits if name.startswith(f"{table.role}/")]
+        columns |= {row[0]: pd.DataFrame(by_split).mean()} if by_split else {}
+    frame = pd.DataFrame(columns).sort_values([*columns][:1], kind="stable").rename_axis("label")
+    note = f"Average precision in % on {ROLES[table.role].images} images after the last round, a mean over splits."
+    cells = frame.map("{:.1f}".format).reset_index()
+    return TextTable(f"All {len(cells)} labels", [note], cells) if columns else None
 
 
 def _pairs(table: Table, row: Row) -> pd.DataFrame | None:

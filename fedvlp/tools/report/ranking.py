@@ -55,7 +55,7 @@ def describe_result(table: Table) -> str:
 
 def _score(cell: Cell, table: Table, is_trained: bool) -> str:
     part = "" if table.is_whole else f" ({len(table.columns)} of {table.num_columns})"
-    score = f"{format_cell(cell)} % {table.protocol.score}{part}"
+    score = f"{format_cell(cell)} % {table.records[0].name_accuracy(table.protocol.score)}{part}"
     seeds = "one seed" if cell.n == 1 else f"{cell.n} seeds"
     return f"{score} over {seeds}" if is_trained else score
 
