@@ -34,7 +34,7 @@ from fedvlp.training.evaluation import filter_roles
 from fedvlp.training.fit_loop import train_rounds
 from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients
+from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients, check_several_labels
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.secure_sum import require_secure_sum
 from fedvlp.training.task import check_add_ons
@@ -290,6 +290,8 @@ class Federation(RunView):
         setup.check_writable(self.default_root_dir)
         setup.check_method(model, options.rounds)
         model.calibration_temperature = 1.0  # training makes an earlier one obsolete
+        if getattr(datamodule, "several_labels", False):
+            check_several_labels(options)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         clients = datamodule.clients
         phases = bind_aggregators(check_phases(model), options.server.aggregation, clients, cohort_size, options.seed)

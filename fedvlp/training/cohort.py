@@ -67,10 +67,12 @@ class Attack:
     Attributes:
         clients: Number of hostile clients, or their share of all clients if below 1, rounded down.
         seed: Seed of the choice of hostile clients. A larger number of them includes the smaller choice.
+        needs_classes: Whether it needs images with one class each.
     """
 
     clients: float
     seed: int
+    needs_classes = False
 
     def __post_init__(self) -> None:
         if self.clients < 0 or (self.clients >= 1 and self.clients != int(self.clients)) or self.seed < 0:

@@ -125,6 +125,14 @@ class RunOptions:
         return described
 
 
+def check_several_labels(options: RunOptions) -> None:
+    """Raise UserError for options that need images with one class each."""
+    attack = options.clients.attack
+    refused = [type(attack).__name__] if attack is not None and attack.needs_classes else []
+    if refused := refused + [f"select={options.select}"] * (options.select != "accuracy"):
+        raise UserError(f"Images with several labels do not support {' and '.join(refused)}. Remove the option.")
+
+
 def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
     """Raise UserError for too few clients in a round, or for options that need clients if the data are pooled."""
     if any(client.is_pool for client in clients):

@@ -160,6 +160,19 @@ def test_tune_chooses_by_mean_average_precision(tmp_path, monkeypatch):
     assert "accuracy" not in text
 
 
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--trainer.select=macro_f1", "select=macro_f1"),
+        ("--trainer.clients.attack=LabelFlip", "LabelFlip"),
+        ("--trainer.clients.attack=BackdoorPatch", "BackdoorPatch"),
+    ],
+)
+def test_options_for_classes_are_refused(option, named, tmp_path, capsys):
+    assert main([*FIT, option, f"--trainer.default_root_dir={tmp_path}"]) != 0
+    assert f"Images with several labels do not support {named}. Remove the option." in capsys.readouterr().err
+
+
 def test_training_that_falls_far_below_the_baseline_is_reported_without_chance():
     history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
     assert divergence({"validation": 70.0}, history, None) == (

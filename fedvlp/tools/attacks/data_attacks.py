@@ -88,6 +88,7 @@ class LabelFlip(Attack):
 
     clients: float = 0.3
     seed: int = 0
+    needs_classes = True
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
         """Flip the labels in the batches of hostile clients."""
@@ -234,6 +235,7 @@ class Backdoor(Attack):
     seed: int = 0
     target: int = 0
     share: FractionAboveZero = 0.5
+    needs_classes = True
 
     @abstractmethod
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
