@@ -172,14 +172,20 @@ def _check_labels(module: FederatedModule, data: FederatedData) -> None:
     has_several = bool(getattr(data, "several_labels", False))
     if has_several and not module.supports_several_labels:
         raise UserError(
-            f"{type(module).__name__} does not support several labels per image. Choose a method that does, such as "
-            "PromptFL or TRIP."
+            f"{type(module).__name__} does not support several labels per image"
+            f"{' with these options' if type(module).supports_several_labels else ''}. These methods do: "
+            f"{', '.join(sorted(_with_several_labels(FederatedModule)))}."
         )
     if has_several != has_negative_class(module.hparams.get("class_names", ())):
         raise UserError(
             f"Expected {type(module).__name__} for {'several labels' if has_several else 'one label'} per image; its "
             "class names are for the other kind of data. Build it with class_names=data.method_names."
         )
+
+
+def _with_several_labels(kind: type[FederatedModule]) -> set[str]:
+    names = {kind.__name__} if kind.supports_several_labels else set()
+    return names.union(*map(_with_several_labels, kind.__subclasses__()))
 
 
 def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:
