@@ -50,6 +50,15 @@ def label_logits(logits: Float[Tensor, "B _"]) -> Float[Tensor, "B L"]:
     return logits[:, :-1].float() - logits[:, -1:].float()
 
 
+def label_pairs(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B L 2"]:
+    """Pair each label's logit with the negative class's, so that a softmax gives the label's probability first.
+
+    >>> label_pairs(torch.tensor([[3.0, 1.0, 2.0]])).tolist()
+    [[[3.0, 2.0], [1.0, 2.0]]]
+    """
+    return torch.stack(torch.broadcast_tensors(logits[:, :-1], logits[:, -1:]), dim=-1)
+
+
 def image_losses(logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor, "B"]:
     """Compute each image's cross-entropy for classes [B], or binary cross-entropy for targets [B, L] of labels.
 

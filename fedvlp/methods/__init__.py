@@ -2,7 +2,8 @@
 
 Each method's docstring maps the paper's symbols to names. Symbols that it does not define: S_k training images of
 client k, f(x) feature of image x, w_c or t_c text feature of class c, tau CLIP's temperature, s = 1 / tau. The
-docstring of ``fedvlp`` has the names of tensor axes.
+docstring of ``fedvlp`` has the names of tensor axes. For several labels l per image, w_0 or t_0 is the text feature of
+the negative class, and sigma the logistic function; the loss is the binary cross-entropy of the known labels.
 
 Each docstring also lists deviations from the paper and from the released code. The following deviations apply to all
 methods, unless a docstring or a config states otherwise:

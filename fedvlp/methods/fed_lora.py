@@ -8,6 +8,7 @@ t_c, "a photo of a [class c].".
     W <- W + (alpha / r) B A, starting from B = 0          LoRA, Section 4.1; :class:`.LowRankUpdates`
     p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)          CLIP-LoRA, Section 3; :meth:`FedLoRA.forward`
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
+With several labels, p(l | x) = sigma((cos(w(t_l), f(x)) - cos(w(t_0), f(x))) / tau).
 
 Deviations:
     * Average: The papers do not average; fedvlp averages A and B separately, because the mean of the clients' B A would
@@ -49,6 +50,7 @@ class FedLoRA(PromptLearner):
     """
 
     needs_images = True  # the updates change the image tower
+    supports_several_labels = True
 
     def __init__(
         self,

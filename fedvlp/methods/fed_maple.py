@@ -6,6 +6,7 @@ Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``cou
     both towers with prompts, replaced block by block          Sections 3.2.1, 3.2.2; :class:`.DeepPromptedCLIP`
     visual prompts F_j(P_j), with F_j linear from D to W       Section 3.2.3; :meth:`FedMaPLe.deep_prompts`
     p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                 Section 3.1; :meth:`FedMaPLe.forward`
+    p(l | x) = sigma((cos(w_l, f(x)) - cos(w_0, f(x))) / tau)  with several labels; :func:`.label_logits`
     cross-entropy                                              :meth:`.PromptLearner.training_step`
     P, F <- sum_k |S_k| (P_k, F_k) / sum_k |S_k|               :class:`.FedAvg`
 
@@ -40,6 +41,7 @@ class FedMaPLe(PromptLearner):
     """
 
     needs_images = True  # visual prompts change the image tower
+    supports_several_labels = True
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ Symbols: w_i text feature of class i under the learned prompt -> ``self.text(pro
 photo of a {class}." -> ``written.text_features``; N_c classes; lambda -> ``distance_weight``.
     L_kg = 1 / N_c sum_i |w_i - w_i^clip|^2    Sec. 3.2; :meth:`KgCoOp.distance`
     L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.losses`
+With several labels, L_ce is PromptFL's, and N_c also counts the negative class.
 
 Deviations:
     * Distance: The paper does not state whether features in L_kg are normalised; the released code takes the mean of
@@ -15,13 +16,13 @@ Deviations:
 """
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import Inputs, Targets
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
@@ -54,11 +55,11 @@ class KgCoOp(PromptFL):
         # For unit features, the squared distance is 2 - 2 cos.
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
 
-    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs, labels: Targets) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
         texts = self.text(self.prompt)  # [C, d]
         logits = cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
-        cross_entropy = F.cross_entropy(logits, labels)
+        cross_entropy = self.loss(logits, labels)
         distance = self.distance(texts)
         loss = cross_entropy + self.distance_weight * distance
         return {"cross_entropy": cross_entropy, "distance": distance, "loss": loss}

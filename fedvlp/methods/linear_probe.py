@@ -5,6 +5,7 @@ Legate et al., NeurIPS 2023 (class means as its start, FedNCM + LP).
 
 Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale; n_k images of client k.
     p(c | x) = softmax_c(s <W_c, x>), cross-entropy     :meth:`LinearProbe.forward`
+    p(l | x) = sigma(s <W_l - W_0, x>)                  with several labels; :func:`.label_logits`
     W <- sum_k n_k W_k / sum_k n_k                      :class:`.FedAvg`
     start from class means, in the first round: W_c = m_c / |m_c| from sums over all clients; :class:`MeansFirst`
 
@@ -40,9 +41,10 @@ class LinearProbe(PromptLearner):
 
     Args:
         start: Initial classifier: ``zeros``, the classes' ``text`` features, or the ``class_means`` of all clients'
-            image features, which the first round computes.
+            image features, which the first round computes. Means need one class per image.
     """
 
+    supports_several_labels = True
     class_sums: Tensor
 
     def __init__(
@@ -55,6 +57,7 @@ class LinearProbe(PromptLearner):
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.start = start
+        self.supports_several_labels = start != "class_means"
         self.image_statistics = ("weight",) if start == "class_means" else ()
         self.text_features = zero_shot_text_features(self.clip, class_names).cpu()
         first = torch.zeros_like(self.text_features) if start == "zeros" else self.text_features.clone()
@@ -84,7 +87,7 @@ class LinearProbe(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Compute the cross-entropy of a batch, with a zero gradient while class means are computed."""
         inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
+        loss = self.loss(self(inputs), labels)
         self.log("loss", loss)
         if not self.computes_means:
             return loss

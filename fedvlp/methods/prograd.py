@@ -7,6 +7,7 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
     L_ce, L_kl = KL(p_zs || p)                               Sec. 3.2; :func:`.distillation_losses`
     G = G_d                                 if G_d . G_g >= 0
     G = G_d - lambda (G_d . G_g / |G_g|^2) G_g          else Sec. 3.2; :func:`aligned_gradient`
+With several labels, L_ce and L_kl are PromptFL's.
 
 Deviations:
     * Teacher: The released code has one template for each data set; fedvlp uses "a photo of a {}." for all.
@@ -16,13 +17,13 @@ Deviations:
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import Inputs, Targets
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.prompts import distillation_losses
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
@@ -58,7 +59,7 @@ class ProGrad(PromptFL):
         self.projection = projection
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates=1)
 
-    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs, labels: Targets) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, with the aligned gradient in place of its own."""
         features = self.precomputed(inputs)["features"]
         start = self.prompt.detach()

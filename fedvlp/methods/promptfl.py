@@ -8,6 +8,8 @@ Symbols: v prompt, L x D -> ``prompt``; f(x) image feature -> ``features``; w_c(
     v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`.FedAvg`
 With ``kl_weight`` (beta), it is TRIP with one expert, a control that separates the effects of TRIP's loss and routing.
     CE + beta KL(p_zs || p), p_zs of zero-shot CLIP  TRIP, Eqs. 10-12; :func:`.distillation_losses`
+With several labels, p(l | x) = sigma((cos(w_l(v), f(x)) - cos(w_0(v), f(x))) / tau), and KL becomes the sum over all
+labels of KL(p_zs(l | x) || p(l | x)), of Bernoulli distributions.
 
 Deviations:
     * Average: The released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;

@@ -18,8 +18,10 @@ from fedvlp.clip import (
     cosine_logits,
     load_clip,
 )
+from fedvlp.clip.zero_shot import clean_class_name
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import DOMAIN, Batch, Inputs, Targets
+from fedvlp.core.several_labels import classification_loss, label_pairs
 from fedvlp.core.state import Client
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
@@ -105,8 +107,12 @@ class PersonalPromptLearner(PromptLearner):
         return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
 
 
-def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
+def distillation_kl(
+    teacher_logits: Float[Tensor, "B *labels C"], student_logits: Float[Tensor, "B *labels C"]
+) -> Float[Tensor, ""]:
     """Compute the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
+
+    For several labels per image, pass their :func:`.label_pairs`; the divergence is summed over labels.
 
     >>> logits = torch.tensor([[1.0, 2.0]])
     >>> distillation_kl(logits, logits).item()
@@ -119,13 +125,16 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
 
 
 def distillation_losses(
-    logits: Float[Tensor, "B C"], labels: Int[Tensor, "B"], teacher: Float[Tensor, "B C"], kl_weight: float
+    logits: Float[Tensor, "B C"], labels: Targets, teacher: Float[Tensor, "B C"], kl_weight: float
 ) -> dict[str, Tensor]:
     """Compute the cross-entropy, `kl` = KL(teacher || student), and `loss` = cross-entropy + beta kl (TRIP, Eq. 12).
 
-    beta is `kl_weight`. The teacher's logits get no gradient.
+    beta is `kl_weight`. The teacher's logits get no gradient. With several labels per image, the cross-entropy is
+    binary, over known labels, and `kl` is the sum over all labels, because the teacher knows all.
     """
-    cross_entropy = F.cross_entropy(logits, labels)
+    cross_entropy = classification_loss(logits, labels)
+    if labels.ndim == 2:
+        logits, teacher = label_pairs(logits), label_pairs(teacher)
     divergence = distillation_kl(teacher, logits)
     return {"cross_entropy": cross_entropy, "kl": divergence, "loss": cross_entropy + kl_weight * divergence}
 
@@ -151,8 +160,9 @@ class DeepPromptedCLIP(nn.Module):
         self.prompt_length = prompt_length
         words = (init_words or "").split()
         self.learned_words = " ".join(words[:prompt_length]) or None
-        # Words beyond the prompt's length stay words: "[v1][v2] of a dog." with two vectors for "a photo of a".
-        strings = [" ".join([*words[prompt_length:], name]) for name in class_names]
+        # Words beyond the prompt's length stay words: "[v1][v2] of a dog." with two vectors for "a photo of a". Names
+        # are cleaned first, because the encoder removes the mark of the negative class only from the front.
+        strings = [" ".join([*words[prompt_length:], clean_class_name(name)]) for name in class_names]
         self.text = PromptedTextEncoder(clip, strings, prompt_length=prompt_length)
         self.visual = PromptedImageEncoder(clip)
 

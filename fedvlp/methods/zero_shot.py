@@ -3,7 +3,8 @@
 Paper: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
 
 Symbols: x image, f(x) image feature, w_c text feature of class c, tau temperature (1 / logit scale).
-    p(c | x) = softmax_c(cos(w_c, f(x)) / tau)    :meth:`ZeroShotCLIP.forward`
+    p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                   :meth:`ZeroShotCLIP.forward`
+    p(l | x) = sigma((cos(w_l, f(x)) - cos(w_0, f(x))) / tau)    with several labels; :func:`.label_logits`
 
 Deviations: none.
 """
@@ -71,6 +72,7 @@ class ClassMeans(ZeroShotCLIP):
     """Nearest-class-mean classifier, as FedNCM with ``text_weight: 0``; built by ``class_means_baseline``."""
 
     has_fixed_classes = True
+    supports_several_labels = False
     weight: Tensor  # [C, d]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

@@ -4,12 +4,13 @@ import re
 
 import pytest
 
+import fedvlp
 from docs._scripts import privacy
 from experiments.fair_comparison.methods import METHODS as COMPARED
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
-from fedvlp.utils.config_files import configs_folder
-from tests.helpers.configs import METHODS
+from fedvlp.utils.config_files import configs_folder, read_yaml
+from tests.helpers.configs import EQUIVALENT, METHODS
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "methods.md")
@@ -53,6 +54,15 @@ def test_parameters_sent(vit_b_16, method):
     sent, _, received = ROWS[method]["sent"].removesuffix(" received").partition("; ")
     assert f"{cost['upload_parameters']:,}" == sent
     assert f"{cost['download_parameters']:,}" == (received or sent)
+
+
+def test_methods_for_several_labels():
+    sentence = re.search(r"support several labels per image: ([^.]+)\.", PAGE.text.replace("\n", " "))[1].lower()
+    for config, row in ROWS.items():
+        kind = getattr(fedvlp, read_yaml(configs_folder() / "methods" / f"{config}.yaml")["model"]["class_path"])
+        title = re.match(r"\[([^],]+)", row.get("method", ""))
+        if title and config not in EQUIVALENT:  # such as CoOp
+            assert bool(re.search(rf"\b{title[1].lower()}\b", sentence)) == kind.supports_several_labels, title[1]
 
 
 def test_accuracies_on_icons():

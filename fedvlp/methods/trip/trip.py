@@ -11,6 +11,8 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
     E(x) = sum_m pi_m E_m, p(c | x), Eqs. 8-9 :meth:`TRIP.forward`
     CE + beta KL(p_zs || p), Eqs. 10-12       :func:`.distillation_losses`
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
+With several labels, p(l | x) = sigma((cos(w_l(E(x)), f(x)) - cos(w_0(E(x)), f(x))) / tau), and KL becomes the sum over
+all labels of KL(p_zs(l | x) || p(l | x)), of Bernoulli distributions.
 
 Deviations:
     * Start of experts: The released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
@@ -32,13 +34,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import Inputs, Targets
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
 from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.methods.trip.routers import LearnedRouter, RouterOptions, Routing, make_router
@@ -72,6 +74,7 @@ class TRIP(PromptLearner):
     torch.Size([2, 4, 64])
     """
 
+    supports_several_labels = True
     precompute_options = tuple(field.name for field in fields(RouterOptions))
 
     def __init__(  # noqa: PLR0913  (the paper's options)
@@ -139,7 +142,7 @@ class TRIP(PromptLearner):
         """Compute each expert's feature in the joint space: the mean over classes of its text features."""
         return F.normalize(self.text(self.experts), dim=-1).mean(dim=1)
 
-    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def losses(self, inputs: Inputs, labels: Targets) -> dict[str, Tensor]:
         """Compute cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
         constants = self.precomputed(inputs)
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)

@@ -36,7 +36,8 @@ class LocalContext:
         steps: Optimizer steps of this training, at least 1.
         proximal_weight: Sum of all add-ons' ``proximal_weight``.
         seed: Seed of the client's random draws in this phase and round.
-        accuracy: Computes the accuracy of the client's current tensors on its validation images, in [0, 1].
+        accuracy: Computes the accuracy of the client's current tensors on its validation images, in [0, 1]; with
+            several labels per image, the share of labels predicted correctly.
         loss: Computes the mean cross-entropy of the client's current tensors on its training images.
         scratch: The add-on's own tensors during this training; empty at its start.
     """

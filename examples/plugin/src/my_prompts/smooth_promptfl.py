@@ -24,6 +24,8 @@ class SmoothPromptFL(PromptFL):
         **options: Options of PromptFL.
     """
 
+    supports_several_labels = False
+
     def __init__(self, smoothing: FractionBelowOne = 0.1, **options: Any) -> None:
         super().__init__(**options)
         self.smoothing = smoothing
