@@ -25,6 +25,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import DOMAIN, Inputs
 from fedvlp.core.roles import CENTRALISED
+from fedvlp.core.several_labels import with_negative_class
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, num_bytes, select
 from fedvlp.data import Pooled
 from fedvlp.utils.config_files import configs_folder
@@ -101,6 +102,8 @@ def method(config: Path, clip: CLIP, classes: int = 7, domains: int = 3, clients
         "domains": list(ascii_lowercase[:domains]),
         "num_clients": clients,
     }
+    if not kind.supports_one_label:
+        linked["class_names"] = with_negative_class(linked["class_names"], "thing")
     known = constructor_arguments(kind)
     options = {**model.get("init_args", {}), **{name: value for name, value in linked.items() if name in known}}
     options.pop("optimizer", None)
@@ -177,7 +180,8 @@ def logged_names(module: FederatedModule) -> list[str]:
     inputs: Inputs = images
     if module.needs_domains:
         inputs = {"images": images, DOMAIN: torch.tensor([0, 1])}
-    module.training_step((inputs, torch.tensor([0, 1])), 0)
+    labels = torch.tensor([0, 1]) if module.supports_one_label else torch.eye(2, len(module.label_names))
+    module.training_step((inputs, labels), 0)
     return list(module.logged_means())
 
 

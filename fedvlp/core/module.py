@@ -53,6 +53,7 @@ class FederatedModule(L.LightningModule):
         needs_images: Whether batches hold images because training changes the image tower. Otherwise they hold the
             joint image features of the frozen CLIP, which are computed once.
         supports_several_labels: Whether it can train on images with several labels, with the loss of :meth:`loss`.
+        supports_one_label: Whether it can train on images with one label each.
         has_fixed_classes: Whether evaluation skips images of classes other than the module's own.
         precompute_options: Constructor options that ``precompute`` depends on. They are part of the cache's key. None
             for all options. Only methods that override ``precompute`` need it.
@@ -71,6 +72,7 @@ class FederatedModule(L.LightningModule):
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
     supports_several_labels: bool = False
+    supports_one_label: bool = True
     has_fixed_classes: bool = False
     needs_domains: bool = False
     precompute_options: tuple[str, ...] | None = None

@@ -50,7 +50,7 @@ def check_method(kind: type[FederatedModule], config: str | Path | None = None, 
     problems = []
     with TemporaryDirectory(prefix="fedvlp-contract-") as name:
         folder = Path(name)
-        images = write_images(folder / "images")
+        images = write_images(folder / "images") if kind.supports_one_label else None
         try:
             reference = train_reference(partial(small_run, images, folder, [*method, *arguments]))
         except UsageError as error:
@@ -283,7 +283,7 @@ def check_description(reference: ReferenceRun) -> None:
     except (TypeError, ValueError) as error:
         raise ContractError(f"describe() must return JSON values; {error}.") from error
     takes_classes = "class_names" in constructor_arguments(type(model))
-    names = reference.run.datamodule.class_names
+    names = reference.run.datamodule.method_names
     has_classes = not takes_classes or described.get("class_names") == names
     require(has_classes, "its description lacks class_names. Call super().__init__(...), which records the options.")
     clip = described.get("clip")

@@ -41,20 +41,22 @@ def write_images(root: Path) -> Path:
     return root
 
 
-def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
+def small_run(image_root: Path | None, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
     """Create module, data and federation of a run on the tiny CLIP, not yet trained.
 
     Args:
-        image_root: Folder of images.
+        image_root: Folder of images; None for scenes with several labels.
         folder: Folder for the cache and the run folder.
         method: Arguments that choose the method.
         arguments: More arguments of the command line, which override the defaults of this function.
     """
+    data = ["--data=IconScenes", "--data.num_classes=6", "--data.held_out=pixel"]
+    if image_root is not None:
+        data = [f"--config={configs_folder() / 'data' / 'folders'}.yaml", f"--data.root={image_root}"]
+        data.append("--data.held_out=photo")
     defaults = [
         *method,
-        f"--config={configs_folder() / 'data' / 'folders'}.yaml",
-        f"--data.root={image_root}",
-        "--data.held_out=photo",
+        *data,
         "--data.batch_size=4",
         f"--data.cache_dir={folder / 'cache'}",
         "--model.clip.name=fedvlp-tiny",

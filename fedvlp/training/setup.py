@@ -176,6 +176,11 @@ def _check_labels(module: FederatedModule, data: FederatedData) -> None:
             f"{' with these options' if type(module).supports_several_labels else ''}. These methods do: "
             f"{', '.join(sorted(_with_several_labels(FederatedModule)))}."
         )
+    if not has_several and not module.supports_one_label:
+        raise UserError(
+            f"{type(module).__name__} needs images with several labels, but these have one label each. Choose another "
+            "method, such as PromptFL, or other data, such as IconScenes."
+        )
     if has_several != has_negative_class(module.hparams.get("class_names", ())):
         raise UserError(
             f"Expected {type(module).__name__} for {'several labels' if has_several else 'one label'} per image; its "

@@ -16,13 +16,12 @@ import torch
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.state import RunState
 from fedvlp.utils.config_files import configs_folder
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import METHODS, supports_one_label
 
 FILE = Path(__file__).with_name("metrics.csv")
 
 ROUNDS = 2
 ARGUMENTS = (
-    "--data=IconDomains",
     "--data.num_classes=12",
     "--data.held_out=[pixel,emoji,colour]",
     "--data.batch_size=8",
@@ -57,7 +56,8 @@ def measure(config: str, folder: Path) -> Line:
         folder: Parent of the run folder.
     """
     method = f"--config={configs_folder() / 'methods' / config}.yaml"
-    given = [method, *ARGUMENTS, f"--trainer.default_root_dir={folder}"]
+    data = "--data=IconDomains" if supports_one_label(config) else "--data=IconScenes"
+    given = [method, data, *ARGUMENTS, f"--trainer.default_root_dir={folder}"]
     run = FederationCLI(run=False, args=given, save_config_callback=None)
     server = run.trainer.fit(run.model, run.datamodule)
     state: RunState = run.trainer.run_state

@@ -31,6 +31,12 @@ def method_classes() -> list[str]:
     return sorted({read_yaml(file)["model"]["class_path"] for file in files})
 
 
+def supports_one_label(name: str) -> bool:
+    """Whether a config's method can train on images with one label each."""
+    model = read_yaml(configs_folder() / "methods" / f"{name}.yaml")["model"]
+    return bool(getattr(fedvlp, model["class_path"]).supports_one_label)
+
+
 def few_templates(name: str) -> list[str]:
     """Limit a config to two templates if it has more, because encoding them takes longer than training."""
     model = read_yaml(configs_folder() / "methods" / f"{name}.yaml")["model"]

@@ -5,6 +5,7 @@ from pathlib import Path
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.testing.runs import small_run
 from fedvlp.utils.config_files import configs_folder
+from tests.helpers.configs import supports_one_label
 
 
 def short_fit(image_root: Path, folder: Path) -> list[str]:
@@ -26,9 +27,10 @@ def make_run(image_root: Path, folder: Path, method: str, *arguments: str) -> Fe
     """Create the module, data and federation of an untrained run on the tiny CLIP.
 
     Args:
-        image_root: Folder of images.
+        image_root: Folder of images; a method that needs several labels trains on scenes.
         folder: Folder for the cache and the run folder.
         method: Name of the method's config.
         arguments: More command-line arguments, which override the defaults.
     """
-    return small_run(image_root, folder, [f"--config={configs_folder() / 'methods' / method}.yaml"], *arguments)
+    config = f"--config={configs_folder() / 'methods' / method}.yaml"
+    return small_run(image_root if supports_one_label(method) else None, folder, [config], *arguments)

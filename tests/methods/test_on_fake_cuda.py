@@ -5,6 +5,7 @@ Each method runs on the CPU first, because its cached tensors must move to the G
 
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -14,6 +15,7 @@ from fedvlp.clip import load_clip
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch
+from fedvlp.core.several_labels import with_negative_class
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
@@ -49,6 +51,8 @@ def make(name: str) -> FederatedModule:
     options = {option: value for option, value in GIVEN.items() if option in constructor_arguments(kind)}
     options |= model.get("init_args", {})
     options.pop("optimizer", None)
+    if not kind.supports_one_label:
+        options["class_names"] = with_negative_class(options["class_names"], "thing")
     if "templates" in constructor_arguments(kind):
         options["templates"] = 2
     return kind(clip=load_clip("fedvlp-tiny"), **options)
@@ -58,7 +62,8 @@ def make_batch(method: FederatedModule, images: Tensor) -> Batch:
     inputs = prepare(method, images)
     if method.needs_domains:
         inputs["domain"] = torch.tensor([0, 1, 0, 1])
-    return inputs, torch.tensor([0, 1, 2, 1])
+    labels = torch.tensor([0, 1, 2, 1])
+    return inputs, labels if method.supports_one_label else F.one_hot(labels).float()
 
 
 @torch.no_grad()
