@@ -71,6 +71,7 @@ from .methods.cocoop import CoCoOp as CoCoOp
 from .methods.diprompt import DiPrompT as DiPrompT
 from .methods.do_prompt import DoPrompt as DoPrompt
 from .methods.dp_fpl import DPFPL as DPFPL
+from .methods.dual_coop import DualCoOp as DualCoOp
 from .methods.elcfs import ELCFS as ELCFS
 from .methods.fast_pt import FaSTPT as FaSTPT
 from .methods.fed3r import Fed3R as Fed3R

@@ -97,7 +97,7 @@ def method(config: Path, clip: CLIP, classes: int = 7, domains: int = 3, clients
     """Construct the method of a config for these numbers of classes, domains and clients."""
     model = yaml.safe_load(config.read_text(encoding="utf-8"))["model"]
     kind = getattr(fedvlp, model["class_path"])
-    linked = {
+    linked: dict[str, Any] = {
         "class_names": [f"class {index}" for index in range(classes)],
         "domains": list(ascii_lowercase[:domains]),
         "num_clients": clients,

@@ -177,6 +177,7 @@ def test_the_readme_has_every_study_and_its_notes():
 
 NOT_COMPARED = {
     "diprompt_labels": "DiPrompT with other domain labels",
+    "dual_coop": "for images with several labels",
     "fed_mvp_released": "FedMVP with the settings of its released code",
     "kgcoop_released": "KgCoOp with the settings of its released code",
     "plan_released": "PLAN with the settings of its released code",
