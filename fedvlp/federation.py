@@ -237,7 +237,8 @@ class Federation(RunView):
     ) -> Path:
         """Classify images with a trained method, and write a CSV of path, class and probabilities; return its path.
 
-        If all images are in class folders, ``CLASS/image`` or ``DOMAIN/CLASS/image``, the predictions are also scored.
+        For several labels per image, the CSV has the labels that reach their thresholds, separated by ``|``. Otherwise,
+        if all images are in class folders, ``CLASS/image`` or ``DOMAIN/CLASS/image``, the predictions are also scored.
         The scores are written to a JSON file next to the CSV.
 
         Args:
@@ -267,11 +268,13 @@ class Federation(RunView):
         with model.shared_part_only():
             predictions = prediction.predict_images(model, self.fabric, image_batches(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
-        names = model.hparams["class_names"]
+        names = model.label_names
         if len(paths) == 1:
-            name, probability = names[predictions.predicted.item()], predictions.confidence.item()
-            self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
-        labelled, others = label_by_folders(predictions, paths, inputs, names)
+            line = f"{paths[0]}: {prediction.describe_prediction(predictions, names)}"
+            self.fabric.print(escape_control_chars(line), flush=True)
+        # Folders name one class, not several labels.
+        folders = [] if model.has_several_labels else inputs
+        labelled, others = label_by_folders(predictions, paths, folders, names)
         splits = read_predictions(runs[0]).get(LAST_ROW, {}).values() if runs and class_names is None else ()
         # All splits of the training classes have the same threshold.
         for positive, threshold in {(split.positive, split.threshold) for split in splits if not split.class_names}:
@@ -289,7 +292,7 @@ class Federation(RunView):
         cohort_size = options.clients.cohort_size
         setup.check_writable(self.default_root_dir)
         setup.check_method(model, options.rounds)
-        model.calibration_temperature = 1.0  # training makes an earlier one obsolete
+        model.calibration_temperature, model.label_thresholds = 1.0, ()  # training makes earlier ones obsolete
         if getattr(datamodule, "several_labels", False):
             check_several_labels(options)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)

@@ -15,6 +15,7 @@ from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predict
 from fedvlp.results.record import LAST_ROW
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
+from fedvlp.runs.descriptions import describe_model
 from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.prediction import reported_predictions
@@ -48,8 +49,8 @@ class Checkpoints(FederationCallback):
             old.unlink()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the prompts, also for a method without training."""
-        if trainer.is_global_zero:
+        """Write the prompts of a method without rounds."""
+        if trainer.is_global_zero and not trainer.run_state.history:
             _write_prompts(trainer, "prompts.safetensors")
 
 
@@ -57,7 +58,7 @@ def _write_prompts(federation: RunView, name: str) -> None:
     run_state = federation.run_state
     personal = run_state.personal if federation.module.personal else {}
     path = Path(federation.log_dir) / name
-    save_prompts(path, run_state.server.deployed, personal, federation.description["model"])
+    save_prompts(path, run_state.server.deployed, personal, describe_model(federation.module))
 
 
 class MetricsFile(FederationCallback):

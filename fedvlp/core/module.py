@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs, Targets
-from fedvlp.core.several_labels import classification_loss, is_correct, label_names, probabilities
+from fedvlp.core.several_labels import classification_loss, has_negative_class, is_correct, label_names, probabilities
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.utils.digests import constructor_arguments, digest, to_jsonable
@@ -47,6 +47,8 @@ class FederatedModule(L.LightningModule):
         uses_personal: Whether ``forward`` may use personal tensors. False while only the shared part is evaluated.
         train_only_personal: Names of further personal tensors that only training needs.
         calibration_temperature: Divisor of a deployed method's logits, above 0, from ``fedvlp calibrate``.
+        label_thresholds: Probability from which each of several labels applies, from the last evaluation on source
+            validation; empty for 50 %.
         strategy: How the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: Names or prefixes of constants that the server sends once, before the first round.
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
@@ -67,6 +69,7 @@ class FederatedModule(L.LightningModule):
     uses_personal: bool = True
     train_only_personal: tuple[str, ...] = ()
     calibration_temperature: float = 1.0
+    label_thresholds: tuple[float, ...] = ()
     strategy: Strategy = FedAvg()
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
@@ -120,13 +123,21 @@ class FederatedModule(L.LightningModule):
         return (Phase("train", train=names, upload=shared, strategy=self.strategy),)
 
     def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
-        """Copy the method for other classes; raise UserError if its parameters depend on the set of classes."""
+        """Copy the method for other classes; raise UserError if its parameters depend on the set of classes.
+
+        For several labels, the negative class may be omitted, and new labels have a threshold of 50 %.
+        """
         names = tuple(class_names)
+        if self.has_several_labels and not has_negative_class(names):
+            names += (self.hparams["class_names"][-1],)
         if names not in self._copies_by_classes:
             self._copies_by_classes[names] = rebuild_for_classes(self, names)
         method = self._copies_by_classes[names].to(self.device)
         method.load_state(self.communicable_state())
         method.calibration_temperature = self.calibration_temperature
+        if self.has_several_labels:
+            thresholds = dict(zip(self.label_names, self.thresholds, strict=True))
+            method.label_thresholds = tuple(thresholds.get(name, 0.5) for name in method.label_names)
         return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
@@ -180,6 +191,28 @@ class FederatedModule(L.LightningModule):
     def label_names(self) -> list[str]:
         """The names of its probabilities: the class names, or the labels if images have several."""
         return label_names(self.hparams["class_names"])
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether it predicts several labels per image."""
+        return has_negative_class(self.hparams.get("class_names", ()))
+
+    @property
+    def thresholds(self) -> list[float]:
+        """The probability from which each of several labels applies."""
+        return list(self.label_thresholds or [0.5] * len(self.label_names))
+
+    def choose(self, probabilities: Float[Tensor, "B _"]) -> Tensor:
+        """Choose each image's likeliest class [B], or whether each label reaches its threshold, bool [B, L]."""
+        if self.has_several_labels:
+            return probabilities >= probabilities.new_tensor(self.thresholds)
+        return probabilities.argmax(-1)
+
+    def named_probabilities(self, probabilities: Float[Tensor, "_"]) -> dict[str, float]:
+        """Map an image's likeliest class, or each of its labels, to its probability in [0, 1]."""
+        chosen = self.choose(probabilities[None])[0]
+        positions = chosen.nonzero()[:, 0].tolist() if self.has_several_labels else [int(chosen)]
+        return {self.label_names[position]: float(probabilities[position]) for position in positions}
 
     @property
     def transform(self) -> Callable[[Any], Tensor]:

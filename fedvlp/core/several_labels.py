@@ -16,6 +16,8 @@ from fedvlp.core.protocols import Targets
 
 NEGATIVE = "¬"
 """First character of the negative class's name, which prompts leave out."""
+SEPARATOR = "|"
+"""Character between the labels of a set."""
 
 
 def with_negative_class(labels: Sequence[str], name: str) -> list[str]:

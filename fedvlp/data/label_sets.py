@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.files.images import Images
 
-SEPARATOR = "|"
 UNKNOWN = "?"
 
 

@@ -35,6 +35,7 @@ def describe_model(model: FederatedModule) -> dict[str, Any]:
         "init_args": model.describe(),
         "clip_fingerprint": model.clip.fingerprint(),
         **({} if model.calibration_temperature == 1 else {"calibration_temperature": model.calibration_temperature}),
+        **({"label_thresholds": list(model.label_thresholds)} if model.label_thresholds else {}),
     }
 
 
@@ -123,19 +124,20 @@ def resume(
 
 
 def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
-    """Load deployed and personal states, and the model's temperature, from a run folder, a checkpoint or prompts.
+    """Load deployed and personal states, and the model's temperature and thresholds, from a run, checkpoint or prompts.
 
     Raises UserError if there is none, or if it belongs to another method, CLIP or set of classes.
     """
     path = where
     if not where.is_file():
-        # Only prompts store a temperature.
+        # Only prompts store a temperature and thresholds.
         paths = list(find_run_folder(where).glob("prompts.safetensors")) or find_checkpoints(where)
         if not paths:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = paths[0]
     deployed, personal, saved = load_deployed(path)
     model.calibration_temperature = saved.get("calibration_temperature", 1.0)
+    model.label_thresholds = tuple(saved.get("label_thresholds", ()))
     if wrong := differences(remove_clip_source({"model": saved}), remove_clip_source({"model": describe_model(model)})):
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     if model.personal and are_at_sites(personal):

@@ -100,6 +100,9 @@ def read_model(path: Path) -> dict[str, Any]:
         model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
         is_complete = isinstance(model["class_path"], str) and isinstance(model["init_args"]["clip"], dict)
         is_complete = is_complete and 0.01 <= model.get("calibration_temperature", 1) <= 100
+        thresholds = model.get("label_thresholds", [])
+        is_complete = is_complete and all(0 <= value <= 1 for value in thresholds)
+        is_complete = is_complete and len(thresholds) in (0, len(model["init_args"].get("class_names", [])) - 1)
     except (KeyError, TypeError):
         is_complete = False
     if not is_complete:

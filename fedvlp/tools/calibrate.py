@@ -41,6 +41,8 @@ def run_calibrate(arguments: Sequence[str]) -> int:
     check_header(file, header, "prompts")
     module = load_run(command, serves_images=False).module
     check_predicts(module)
+    if module.has_several_labels:
+        raise UserError("calibrate supports one label per image. This run has several, with thresholds instead.")
     measured = shared_logits(module, command.datamodule, command.trainer.fabric)  # type: ignore[attr-defined]
     temperature = fit_temperature([pair for split, pair in measured.items() if split.startswith("validation/")])
     header["model"]["calibration_temperature"] = temperature

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, stack
+from fedvlp.core.predictions import Predictions, f1_thresholds, stack
 from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, Loader, MeasuredData
 from fedvlp.core.roles import BASELINES, OUT_OF_DISTRIBUTION, ROLES
 from fedvlp.core.several_labels import classification_loss, label_logits, probabilities
@@ -55,7 +55,8 @@ def evaluate(
     other classes are evaluated by a copy of the method for these classes.
 
     ``personal`` holds personal tensors by client id; ``initial_personal`` is for clients that have never trained.
-    ``predictions`` receives the predicted classes by split, including images out of distribution.
+    ``predictions`` receives the predicted classes by split, including images out of distribution. If images have
+    several labels, validation splits choose the method's ``label_thresholds``.
     """
     module.eval()
     splits = [split for split in data.evaluation_splits() if not (split.class_names and module.has_fixed_classes)]
@@ -77,6 +78,9 @@ def evaluate(
             predictions[split.name] = split_predictions
         if split.name.split("/")[0] != OUT_OF_DISTRIBUTION:
             accuracy[split.name] = split_predictions.accuracy
+    validation = [each for name, each in (predictions or {}).items() if name.split("/")[0] == "validation"]
+    if module.has_several_labels and validation:
+        module.label_thresholds = f1_thresholds(validation)
     return add_means(accuracy)
 
 

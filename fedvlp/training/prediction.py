@@ -25,6 +25,7 @@ from fedvlp.core.predictions import (
 )
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
+from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.utils.files import atomic_write, check_replaceable, write_json
 from fedvlp.utils.text_table import text_table
 
@@ -36,14 +37,12 @@ LABELLED = "labelled"
 def predict_images(
     module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
 ) -> Predictions:
-    """Write a CSV with path, class and class probabilities of each image. It is written completely or not at all.
+    """Write a CSV with path, class or labels, and probabilities of each image, completely or not at all.
 
     ``batches`` are paths of images with their pixels [B, 3, V, V]. The predictions have the same order, and labels -1.
     """
     # One batch at a time, so that a folder of any size fits into memory.
     module.eval()
-    class_names = module.label_names
-    has_several = len(class_names) < len(module.hparams["class_names"])
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -53,20 +52,26 @@ def predict_images(
         open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
-        writer.writerow(["path", "class", *class_names])
+        writer.writerow(["path", "labels" if module.has_several_labels else "class", *module.label_names])
         for paths, pixels in batches:
             with fabric.autocast():
                 probabilities = module.predict_step(fabric.to_device(pixels), 0).float().cpu()  # [B, C]
             for path, row in zip(paths, probabilities, strict=True):
-                best = (
-                    [index for index, p in enumerate(row.tolist()) if p >= 0.5] if has_several else [int(row.argmax())]
-                )
-                name = "|".join(class_names[index] for index in best)
+                name = SEPARATOR.join(module.named_probabilities(row))
                 writer.writerow([str(path), name, *(f"{value:.6f}" for value in row.tolist())])
-            predicted.append(probabilities >= 0.5 if has_several else probabilities.argmax(-1))
-            confidence.append(probabilities if has_several else probabilities.amax(-1))
+            predicted.append(module.choose(probabilities))
+            confidence.append(probabilities if module.has_several_labels else probabilities.amax(-1))
     classes = torch.cat(predicted)
-    return single_state(torch.full_like(classes, -1), classes, torch.cat(confidence))
+    return single_state(torch.full_like(classes, -1, dtype=torch.int32), classes, torch.cat(confidence))
+
+
+def describe_prediction(predictions: Predictions, class_names: Sequence[str]) -> str:
+    """Format a single image's class or labels, with probabilities."""
+    predicted, confidence = predictions.predicted.ravel(), predictions.confidence.ravel().tolist()
+    chosen = {class_names[predicted[0]]: confidence[0]}
+    if predictions.has_several_labels:
+        chosen = {name: confidence[index] for index, name in enumerate(class_names) if predicted[index]}
+    return ", ".join(f"{name} ({100 * value:.1f} %)" for name, value in chosen.items()) or "no label"
 
 
 def write_scores(

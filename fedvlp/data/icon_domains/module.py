@@ -10,8 +10,8 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.files.images import Images
-from fedvlp.data.label_sets import SEPARATOR
 from fedvlp.data.listed import ImageFile, labelled_images
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.splits import Names, generator_for

@@ -51,6 +51,8 @@ def run_audit(arguments: Sequence[str]) -> int:
 
     kinds = None if config.what is None else parse_kinds(config.what, KINDS)
     run = load_run(command)
+    if run.module.has_several_labels:
+        raise UserError("audit supports one label per image. The images of this run have several.")
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))
     folder = run.folder(config.output, "audit")

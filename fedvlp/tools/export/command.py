@@ -10,11 +10,12 @@ from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_fi
 
 
 def run_export(arguments: Sequence[str]) -> int:
-    """Write the file, print the difference of its logits from the method's, and return the exit code."""
+    """Write the file, print the difference of its output from the method's, and return the exit code."""
     parser = argparse.ArgumentParser(
         "fedvlp export",
-        description="Write a trained method as one graph from images to logits, and a JSON file with its classes and "
-        "preprocessing. Dotted options, such as --model.clip.pretrained, set where CLIP's weights are now.",
+        description="Write a trained method as one graph from images to logits, or to probabilities of several labels, "
+        "and a JSON file with its classes and preprocessing. Dotted options, such as --model.clip.pretrained, set "
+        "where CLIP's weights are now.",
         allow_abbrev=False,
     )
     help = "folder of a run or of several runs (the newest), a prompts.safetensors or a checkpoint"
@@ -36,6 +37,6 @@ def run_export(arguments: Sequence[str]) -> int:
     command.model.load_state(load_deployed_to_all(trained, command.model))
     inputs = list(list_run_files([trained, find_run_folder(trained)]))
     difference = export_method(command.model, options.format, options.output, inputs)
-    sys.stdout.write(f"{options.output}: its logits differ from the method's by at most {difference:.1e}\n")
+    sys.stdout.write(f"{options.output}: its output differs from the method's by at most {difference:.1e}\n")
     sys.stdout.write(f"{options.output.with_suffix('.json')}: classes and preprocessing\n")
     return 0

@@ -21,7 +21,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_json
 from fedvlp.version import __version__
 
-MAX_DIFFERENCE = 1e-4  # between the file's and the method's logits
+MAX_DIFFERENCE = 1e-4  # between the file's and the method's output
 BATCH_SIZES = (1, 3)
 
 
@@ -34,13 +34,15 @@ class ExportedClassifier(nn.Module):
         self.eval()
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
-        """Compute the logits of images from CLIP's evaluation transform."""
+        """Compute the logits of images from CLIP's evaluation transform, or the labels' probabilities [B, L]."""
         with self.method.shared_part_only():
+            if self.method.has_several_labels:
+                return self.method.predict_step(images, 0)
             return self.method.calibrated_logits(images)
 
 
 def export_method(method: FederatedModule, file_format: str, output: Path, inputs: Iterable[Path] = ()) -> float:
-    """Write a trained method and its description, if the file computes the method's logits.
+    """Write a trained method and its description, if the file computes the method's output.
 
     Args:
         method: The method with its trained tensors, on the CPU; it is switched to evaluation mode.
@@ -49,10 +51,10 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
         inputs: Files that must not be replaced.
 
     Returns:
-        The largest difference between the file's and the method's logits.
+        The largest difference between the file's and the method's output.
 
     Raises:
-        UserError: If the format lacks a package, logits differ, a file would be replaced, or it can't be written.
+        UserError: If the format lacks a package, outputs differ, a file would be replaced, or it can't be written.
     """
     if file_format == "onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise UserError('ONNX needs onnx, onnxscript and onnxruntime. Run: pip install "fedvlp[export]"')
@@ -78,7 +80,7 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
 
 @torch.no_grad()
 def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file_format: str, file: Path) -> float:
-    """Write a graph, and return the largest difference of its logits; raise a UserError if it is too large or NaN."""
+    """Write a graph, and return the largest difference of its output; raise a UserError if it is too large or NaN."""
     kind = FORMATS[file_format]
     kind.write(program, describe(classifier.method, file_format), file)
     run = kind.load(file)
@@ -90,7 +92,7 @@ def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file
     # Also true for NaN.
     if not difference <= MAX_DIFFERENCE:
         raise UserError(
-            f"The exported file's logits differ from the method's by {difference:.1e}, more than "
+            f"The exported file's output differs from the method's by {difference:.1e}, more than "
             f"{MAX_DIFFERENCE:.0e}, so the file was deleted. Use another --format."
         )
     return difference
@@ -100,15 +102,17 @@ def describe(method: FederatedModule, file_format: str) -> dict[str, Any]:
     """Describe classes, input, output and preprocessing as JSON values."""
     size = int(method.clip.image_size)  # type: ignore[attr-defined]
     transform = asdict(method.clip.preprocess_options)  # type: ignore[attr-defined]
-    class_names = [str(name) for name in method.hparams["class_names"]]
+    class_names = [str(name) for name in method.label_names]
+    output = "probabilities" if method.has_several_labels else "logits"
     return {
         "format": file_format,
         "fedvlp": __version__,
         "method": type(method).__name__,
         "clip": str(method.hparams["clip"]["name"]),
         "class_names": class_names,
+        **({"thresholds": method.thresholds} if method.has_several_labels else {}),
         "input": {"name": "images", "type": "float32", "shape": ["batch", 3, size, size]},
-        "output": {"name": "logits", "type": "float32", "shape": ["batch", len(class_names)]},
+        "output": {"name": output, "type": "float32", "shape": ["batch", len(class_names)]},
         "preprocess": json.loads(json.dumps({**transform, "size": size, "intensity": intensity_of(method.transform)})),
     }
 

@@ -158,7 +158,7 @@ def _constant_values(traced: GraphModule) -> dict[Node, Any]:
 
 
 def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
-    """Write a graph with input ``images`` and output ``logits``; the description becomes metadata with JSON values."""
+    """Write a graph with input ``images`` and the described output; the description becomes metadata, as JSON."""
     operators: Any = torch.ops.aten
     products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
     # PyTorch 2.8 warns about torchvision's operators.
@@ -167,7 +167,7 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
         program,
         (),
         input_names=["images"],
-        output_names=["logits"],
+        output_names=[description.get("output", {}).get("name", "logits")],
         opset_version=OPSET,
         dynamo=True,
         custom_translation_table={operators.sort.stable: _stable_sort, operators.where.self: _where, **products},
@@ -228,7 +228,7 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+        return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
     return run
 

@@ -120,7 +120,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         "license": license,
         "pipeline_tag": "image-classification",
         "tags": ["fedvlp", "clip", "prompt-learning", "federated-learning", "domain-generalization"],
-        "metrics": ["accuracy"],
+        "metrics": ["mAP" if classifier.method.has_several_labels else "accuracy"],
     }
     # Names of classes and data come from folders, so each is escaped for Markdown.
     environment = Environment(
@@ -136,6 +136,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         paper=markdown_text(find_paper(type(classifier.method))),
         repository=repository,
         accuracy=_accuracy(record),
+        thresholds=classifier.method.thresholds if classifier.method.has_several_labels else [],
         facts=_facts(record),
         license=license,
         data_licence=markdown_text(data_licence(_data_name(record))),

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.several_labels import label_logits
 from fedvlp.core.state import detached
 from fedvlp.data.files.images import intensity_of, read_rgb, to_rgb
 from fedvlp.runs.checkpoint import save_prompts
@@ -35,7 +36,7 @@ class Classifier(nn.Module):
         method: The method with its trained tensors. The classifier keeps a reference and freezes it.
 
     Attributes:
-        class_names: The classes, in the order of the logits.
+        class_names: The classes, or the labels if images have several, in the order of the logits.
         image_size: Height and width V of the images for :meth:`forward`, in pixels.
 
     Raises:
@@ -52,7 +53,7 @@ class Classifier(nn.Module):
         self._learned = tuple(method.shared_state())  # read before freezing
         self.method = method.requires_grad_(False)
         self.method.uses_personal = False
-        self.class_names: list[str] = list(method.hparams["class_names"])
+        self.class_names = method.label_names
         self.image_size = int(cast(Any, method.clip).image_size)
         self.eval()
 
@@ -63,11 +64,12 @@ class Classifier(nn.Module):
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
         """Compute the logits of images from :attr:`preprocess`."""
-        return self.method.calibrated_logits(images)
+        logits = self.method.calibrated_logits(images)
+        return label_logits(logits) if self.method.has_several_labels else logits
 
     @torch.no_grad()
     def predict(self, images: AnyImage | Sequence[AnyImage]) -> Float[Tensor, "B C"]:
-        """Compute the class probabilities of one or several images, in [0, 1] and on the CPU.
+        """Compute the probabilities of classes or labels of one or several images, in [0, 1] and on the CPU.
 
         An image is a path, a PIL image, a uint8 array [height, width, 3] or [height, width], or a tensor [3, V, V] from
         :attr:`preprocess`. Raises a UserError for anything else.
@@ -75,7 +77,12 @@ class Classifier(nn.Module):
         is_single = isinstance(images, (str, Path, Image.Image)) or getattr(images, "ndim", 4) < 4
         pixels = [self._pixels(image) for image in ([images] if is_single else list(cast(Any, images)))]
         device = next(self.parameters()).device
-        return torch.softmax(self(torch.stack(pixels).to(device)), -1).float().cpu()
+        logits: Tensor = self(torch.stack(pixels).to(device))
+        return (logits.sigmoid() if self.method.has_several_labels else logits.softmax(-1)).float().cpu()
+
+    def classify(self, images: AnyImage | Sequence[AnyImage]) -> list[dict[str, float]]:
+        """Choose each image's likeliest class, or the labels that reach their thresholds, with their probabilities."""
+        return [self.method.named_probabilities(row) for row in self.predict(images)]
 
     def _pixels(self, image: Any) -> Float[Tensor, "3 V V"]:
         expected = (3, self.image_size, self.image_size)
