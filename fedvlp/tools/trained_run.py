@@ -48,8 +48,8 @@ class TrainedRun:
 
     @property
     def class_names(self) -> list[str]:
-        """Class names, in the order of the logits."""
-        return list(self.module.hparams["class_names"])
+        """Names of the classes, or of the labels if images have several."""
+        return self.module.label_names
 
     @property
     def clip(self) -> Any:

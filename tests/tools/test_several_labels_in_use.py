@@ -1,4 +1,4 @@
-"""A method for images with several labels, used after training: predict, export, push and from_pretrained."""
+"""A method for images with several labels, used after training: predict, export, push, from_pretrained and explain."""
 
 import csv
 import json
@@ -14,6 +14,7 @@ from fedvlp import IconScenes
 from fedvlp.commands.cli import main
 from fedvlp.results.predictions import read_predictions
 from fedvlp.runs.run_folder import read_model
+from fedvlp.tools.explain.images import compute_views, relevance
 from fedvlp.tools.export.export import ExportedClassifier
 from fedvlp.tools.export.graph import load_onnx
 from fedvlp.tools.hub.push import write_folder
@@ -149,9 +150,30 @@ def test_a_pushed_folder_lists_labels_and_thresholds(run, photos, tmp_path):
     assert pushed.classify(sorted(photos.iterdir())) == classifier.classify(sorted(photos.iterdir()))
 
 
+def test_explanations_show_the_labels_of_each_scene(run, tmp_path):
+    label = IconScenes(num_classes=6).class_names[4]
+    output = tmp_path / "out"
+    words = ["--num_images=3", f"--toward={label}", "--what=predictions,overlays", f"--output={output}"]
+    assert main(["explain", str(run), *words]) == 0
+    captions = {entry["file"]: entry for entry in json.loads((output / "captions.json").read_text(encoding="utf-8"))}
+    assert captions["overlays.png"]["alt"].count(f"maps for {label}") == 3
+    text = captions["predictions.png"]["alt"]
+    data = IconScenes(num_classes=6, held_out="pixel")
+    expected = measured(run)
+    for index in (1, 5, 8):  # evenly spread over ten scenes
+        names = np.array(data.class_names)
+        labels = names[expected.labels[index] == 1]
+        rows = zip(names, expected.confidence[0, index], expected.predicted[0, index], strict=True)
+        chosen = [f"{name} {value:.0%}" for name, value, is_chosen in rows if is_chosen]
+        mark = "✓" if list(expected.labels[index]) == list(expected.predicted[0, index]) else "✗"
+        assert f"pixel: {', '.join(labels)} – " in text
+        assert f"{mark} PromptFL: {', '.join(chosen) or 'no label'}" in text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["explain", "--what=overlays", "--toward=true"], "These images have several true labels"),
         (["calibrate"], "calibrate supports one label per image"),
         (["audit"], "audit supports one label per image"),
     ],
@@ -160,6 +182,20 @@ def test_a_pushed_folder_lists_labels_and_thresholds(run, photos, tmp_path):
 def test_commands_for_one_label_are_refused(run, tmp_path, capsys, words, message):
     assert main([words[0], str(run), *words[1:]]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_maps_explain_the_difference_to_the_negative_class(run):
+    classifier = fedvlp.from_pretrained(run)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    classes = torch.tensor([1, 3])
+    found = compute_views(classifier.method, images, classes, "grad_cam").maps["PromptFL"]
+
+    def difference(pixels):
+        logits = classifier.method({"features": classifier.method.clip.encode_image(pixels)})
+        return logits[:, :6] - logits[:, 6:]
+
+    expected = relevance(classifier.method.clip, difference, images, classes, "grad_cam")
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_resumed_finished_run_keeps_its_thresholds(run, tmp_path):

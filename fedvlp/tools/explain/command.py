@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED
 from fedvlp.commands.trained_config import parse_kinds, trained_config, trained_file
+from fedvlp.core.several_labels import probabilities
 from fedvlp.core.state import State
 from fedvlp.results.figures import CAPTIONS, Files, Picture, write_explanations
 from fedvlp.runs.run_folder import find_run_folder
@@ -39,7 +40,7 @@ class ExplainCLI(TrainedRunCLI):
         help = f"Kinds of explanations, separated by commas: {', '.join(KINDS)}; by default all that the method has."
         add("--what", type=str | None, help=help)
         add("--output", type=str | None, help="Output folder; by default `explanations` in the run's folder.")
-        help = "Class that overlays explain: predicted, true, or the name of a class."
+        help = "Class or label that overlays explain: predicted (the likeliest), true, or its name."
         add("--toward", type=str, default="predicted", help=help)
         help = "Measure of overlays: attention weighted by its gradient (only for a ViT), or Grad-CAM."
         add("--relevance", type=Method | None, help=help)
@@ -112,8 +113,11 @@ def explain_predictions(run: TrainedRun, samples: Samples, config: Any) -> Pictu
     if baseline is not None and baseline is not run.module:
         classifiers = {ZERO_SHOT: baseline, **classifiers}
     pixels = samples.pixels.to(run.device)
-    probabilities = {name: module(pixels).float().softmax(-1).cpu() for name, module in classifiers.items()}
-    return pictures.prediction_picture(samples, probabilities, run.class_names)
+    chosen = {}
+    for name, module in classifiers.items():
+        values = probabilities(module(pixels).float(), module.hparams["class_names"]).cpu()
+        chosen[name] = [module.named_probabilities(row) for row in values]
+    return pictures.prediction_picture(samples, chosen, run.class_names)
 
 
 def explain_overlays(run: TrainedRun, samples: Samples, config: Any) -> Picture:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ from fedvlp.clip import CLIP
 from fedvlp.clip.blocks import Blocks
 from fedvlp.clip.image_towers import ImageTower, TimmTower
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.several_labels import label_logits
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.tools.explain.methods import logits_by_prompt
@@ -48,15 +49,15 @@ class Samples:
         pixels: Output of the method's transform.
         shown: Images to draw, in [0, 1].
         names: Names of the images.
-        titles: Domain and class, or the file's name if they are unknown.
-        labels: Classes; -1 if unknown.
+        titles: Domain and class or labels, or the file's name if they are unknown.
+        labels: Classes; -1 if unknown. Or whether each label applies [B, L]: 1, 0, or NaN if it is unknown.
     """
 
     pixels: Float[Tensor, "B 3 V V"]
     shown: Float[np.ndarray, "B V V 3"]
     names: list[str]
     titles: list[str]
-    labels: Int[Tensor, "B"]
+    labels: Shaped[Tensor, "B ..."]
 
     def pages(self, size: int) -> list[Samples]:
         """Split the images into parts of at most ``size``, one for each figure."""
@@ -76,11 +77,23 @@ def read_samples(paths: Sequence[str], clip: CLIP) -> Samples:
 
 def read_run_samples(images: Sequence[RunImage], class_names: Sequence[str], clip: CLIP) -> Samples:
     """Read images of a run with their labels."""
-    labels = [image.label for image in images]
-    titles = [f"{image.domain}: {class_names[label]}" for image, label in zip(images, labels, strict=True)]
+    labels = torch.from_numpy(np.stack([image.dataset.targets[image.position] for image in images]))
+    titles = [f"{image.domain}: {true_names(label, class_names)}" for image, label in zip(images, labels, strict=True)]
     pixels = read_pixels(images)
     names = [image.name for image in images]
-    return Samples(pixels, drawable(clip, pixels), names, titles, torch.tensor(labels))
+    return Samples(pixels, drawable(clip, pixels), names, titles, labels)
+
+
+def true_names(label: Shaped[Tensor, "..."], class_names: Sequence[str]) -> str:
+    """Name an image's class, or its labels; a question mark precedes unknown labels.
+
+    >>> true_names(torch.tensor(1), ["cat", "dog"]), true_names(torch.tensor([torch.nan, 1]), ["cat", "dog"])
+    ('dog', '?cat, dog')
+    """
+    if label.ndim == 0:
+        return class_names[int(label)]
+    values = zip(class_names, label.tolist(), strict=True)
+    return ", ".join(name if value == 1 else f"?{name}" for name, value in values if value != 0) or "no label"
 
 
 def choose_images(data: FederatedDataModule, count: int) -> list[RunImage]:
@@ -125,7 +138,7 @@ class Views:
 def compute_views(
     module: FederatedModule, images: Float[Tensor, "B 3 V V"], classes: Int[Tensor, "B"] | None, method: Method
 ) -> Views:
-    """Compute predictions and maps of each classifier, for the predicted classes if none are given."""
+    """Compute predictions and maps of each classifier, for the likeliest class or label if none are given."""
     trained = type(module).__name__
     classifiers: dict[str, Logits] = {}
     baseline = module.baseline()
@@ -135,7 +148,8 @@ def compute_views(
     with torch.no_grad():
         prompts = list(logits_by_prompt(module, module.precomputed(images)))
         classifiers |= {name: differentiable_logits(module, name) for name in prompts}
-        probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in classifiers.items()}
+        activation = nn.Sigmoid() if module.has_several_labels else nn.Softmax(dim=-1)
+        probabilities = {name: activation(logits(images).float()) for name, logits in classifiers.items()}
     if classes is None:
         classes = probabilities[trained].argmax(dim=-1)
     # A method that fine-tunes has its own tower, which its baseline does not use.
@@ -154,9 +168,11 @@ def choose_classes(toward: str, samples: Samples, class_names: list[str]) -> Int
     if toward == "predicted":
         return None
     if toward in class_names:  # checked first, since a class may be called "true"
-        return torch.full_like(samples.labels, class_names.index(toward))
+        return torch.full((len(samples.names),), class_names.index(toward))
     if toward != "true":
         raise UserError(f"Expected --toward predicted, true or a class ({', '.join(class_names)}), got {toward!r}.")
+    if samples.labels.ndim > 1:
+        raise UserError("These images have several true labels. Pass --toward predicted or a label's name.")
     if bool((samples.labels < 0).any()):
         raise UserError("The true classes of these files are unknown. Pass --toward predicted or a class's name.")
     return samples.labels
@@ -170,7 +186,8 @@ def differentiable_logits(module: FederatedModule, prompt: str | None = None) ->
         inputs = module.precomputed(images)
         if "features" in inputs:  # precomputed features have no gradient
             inputs = {**inputs, "features": clip.encode_image(images)}
-        return module(inputs) if prompt is None else logits_by_prompt(module, inputs)[prompt]
+        outputs = module(inputs) if prompt is None else logits_by_prompt(module, inputs)[prompt]
+        return label_logits(outputs) if module.has_several_labels else outputs
 
     return logits
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil, isqrt
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -30,31 +31,38 @@ def _show(axes: Axes, image: NDArray[np.float32], title: str, **options: Any) ->
 
 
 def prediction_picture(
-    samples: Samples, by_classifier: Mapping[str, Float[Tensor, "B C"]], class_names: Sequence[str]
+    samples: Samples, by_classifier: Mapping[str, Sequence[Mapping[str, float]]], class_names: Sequence[str]
 ) -> Picture:
-    """Draw the images, with each classifier's predicted class and its probability below."""
+    """Draw the images, with the class or labels that each classifier predicts, and their probabilities, below."""
     rows = ceil(len(samples.names) / 3)
-    height = 1.9 + 0.13 * len(by_classifier)
+    texts: list[list[str]] = []
+    for row, label in enumerate(samples.labels):
+        truth = dict(zip(class_names, label.tolist(), strict=True)) if label.ndim else {class_names[int(label)]: 1}
+        texts.append([])
+        for name, predictions in by_classifier.items():
+            predicted = predictions[row]
+            # Unknown labels are NaN, and may be predicted or not.
+            is_right = all(value not in (0, 1) or value == (each in predicted) for each, value in truth.items())
+            mark = "" if not label.ndim and label < 0 else "✓ " if is_right else "✗ "
+            text = ", ".join(f"{each} {probability:.0%}" for each, probability in predicted.items())
+            texts[-1].append(f"{mark}{name}: {text or 'no label'}")
+    # The layout fails if a text is wider than its image, or very high.
+    wrapped = [[part for line in lines for part in wrap(line, 34, max_lines=2, placeholder="…")] for lines in texts]
+    height = 1.9 + 0.13 * max(map(len, wrapped))
     figure = Figure(figsize=(2.2 * 3, height * rows), dpi=150, layout="constrained")
     panels = figure.subplots(rows, 3, squeeze=False).flat
     alt_texts = []
-    for row, title in enumerate(samples.titles):
-        label = int(samples.labels[row])
-        lines = []
-        for name, probabilities in by_classifier.items():
-            predicted = int(probabilities[row].argmax())
-            mark = "" if label < 0 else "✓ " if predicted == label else "✗ "
-            lines.append(f"{mark}{name}: {class_names[predicted]} {float(probabilities[row, predicted]):.0%}")
-        axes = panels[row]
-        _show(axes, samples.shown[row], _fit_lines([title], 42))
+    for axes, shown, title, lines, parts in zip(panels, samples.shown, samples.titles, texts, wrapped, strict=False):
+        _show(axes, shown, _fit_lines(wrap(title, 34), 34))
         options = {"fontsize": SMALL_FONT_SIZE - 1, "ha": "center", "va": "top"}
-        axes.text(0.5, -0.03, _fit_lines(lines, 42), transform=axes.transAxes, **options)
+        axes.text(0.5, -0.03, _fit_lines(parts, 34), transform=axes.transAxes, **options)
         alt_texts.append(f"{title} – {'; '.join(lines)}")
     for axes in panels[len(samples.names) :]:
         axes.set_axis_off()
     caption = (
         "Images that no client trained on, evenly spread over their domains and not selected by result. Above: domain "
-        "and class. Below: each classifier's predicted class and its probability; ✓ is correct, ✗ is wrong."
+        "and class or labels. Below: each classifier's predicted class or labels, with probabilities; ✓ is correct, ✗ "
+        "is wrong."
     )
     return Picture(figure, "Sample predictions", caption, ". ".join(alt_texts) + ".")
 

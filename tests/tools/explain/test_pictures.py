@@ -24,8 +24,8 @@ SAMPLES = Samples(
 
 def test_each_image_has_its_class_and_predictions():
     by_classifier = {
-        "zero-shot CLIP": torch.tensor([[0.75, 0.25], [0.5, 0.5]]),
-        "PLAN": torch.tensor([[0.125, 0.875], [0.375, 0.625]]),
+        "zero-shot CLIP": [{"cat": 0.75}, {"cat": 0.5}],
+        "PLAN": [{"dog": 0.875}, {"dog": 0.625}],
     }
     picture = prediction_picture(SAMPLES, by_classifier, NAMES)
     first, second, empty = picture.figure.axes
