@@ -58,7 +58,8 @@ def label_pairs(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B L 2"]:
     >>> label_pairs(torch.tensor([[3.0, 1.0, 2.0]])).tolist()
     [[[3.0, 2.0], [1.0, 2.0]]]
     """
-    return torch.stack(torch.broadcast_tensors(logits[:, :-1], logits[:, -1:]), dim=-1)
+    labels = logits[:, :-1]
+    return torch.stack([labels, logits[:, -1:].expand_as(labels)], dim=-1)
 
 
 def image_losses(logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor, "B"]:
