@@ -5,7 +5,7 @@ applies, and an image without labels has the empty string.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -25,16 +25,18 @@ def split_labels(labels: str) -> list[str]:
     return [label.removeprefix(UNKNOWN) for label in labels.split(SEPARATOR) if label]
 
 
-def rename_labels(labels: str, rename: Callable[[str], str]) -> str:
-    """Rename the labels of a set, and sort them; a label that is both present and unknown is present.
+def rename_labels(labels: str, name_of: Mapping[str, str]) -> str:
+    """Rename some labels of a set, and sort all; a label that is both present and unknown is present.
 
-    >>> rename_labels("tree| ?Dog|dog|?cat|", str.lower)
+    >>> rename_labels("tree| ?Dog|dog|?cat|", {"Dog": "dog"})
     '?cat|dog|tree'
     """
-    parts = [label.strip() for label in labels.split(SEPARATOR)]
-    marks = {rename(label[1:].strip()): UNKNOWN for label in parts if label.startswith(UNKNOWN)}
-    marks |= {rename(label): "" for label in parts if label and not label.startswith(UNKNOWN)}
-    return SEPARATOR.join(marks[label] + label for label in sorted(marks))
+    is_unknown: dict[str, bool] = {}
+    for part in filter(None, map(str.strip, labels.split(SEPARATOR))):
+        label = part.removeprefix(UNKNOWN).strip()
+        name = name_of.get(label, label)
+        is_unknown[name] = part.startswith(UNKNOWN) and is_unknown.get(name, True)
+    return SEPARATOR.join(UNKNOWN * is_unknown[name] + name for name in sorted(is_unknown))
 
 
 def label_targets(sets: Sequence[str]) -> tuple[list[str], Float[np.ndarray, "sets labels"]]:

@@ -109,21 +109,19 @@ class ListedImages(FederatedDataModule):
             )
         if several:
             name_of = {name: names[0] for names in several for name in names}
+            if self.several_labels:
+                sets = set().union(*collect_classes(domains).values())
+                name_of = {labels: rename_labels(labels, name_of) for labels in sets}
             for domain, files in domains.items():
-                domains[domain] = [self._rename(file, name_of) for file in files]
+                domains[domain] = [
+                    replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
+                ]
         classes = collect_classes(domains)
         names = set().union(*classes.values())
         class_names = sorted(names) if self.several_labels else self.order_classes(names)
         self._check_classes(classes)
         self.files = domains
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
-
-    def _rename(self, file: ImageFile, name_of: Mapping[str, str]) -> ImageFile:
-        def rename(name: str) -> str:
-            return name_of.get(name, name)
-
-        name = rename_labels(file.class_name, rename) if self.several_labels else rename(file.class_name)
-        return replace(file, class_name=name)
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the names of the classes by label."""
@@ -160,8 +158,7 @@ class ListedImages(FederatedDataModule):
         for domain, images in good.items():
             classes[domain] = {class_names[label] for label in np.unique(images.labels)}
         self._check_classes(classes)
-        lost = set(class_names).difference(*classes.values())
-        if lost and not self.several_labels:
+        if not self.several_labels and (lost := set(class_names).difference(*classes.values())):
             raise UserError(f"Expected a readable image of each class; found none of {', '.join(sorted(lost))}.")
         return good
 
@@ -244,7 +241,9 @@ class ListedImages(FederatedDataModule):
         kinds = {
             "both held out and in a source domain": leaks,
             "both training and validation or test images": _pairs(groups, trained, measured & source),
-            "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
+            "labelled differently" if self.several_labels else "in two classes": [
+                f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]
+            ],
         }
         findings = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
         if findings:

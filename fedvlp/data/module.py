@@ -252,6 +252,8 @@ class FederatedDataModule(L.LightningDataModule):
         names, targets = self._label_targets
         if targets is None:
             return plan.parts(self.images, len(names), self.groups, self.owners)
+        if self.balance_classes:
+            raise UserError("data.balance_classes does not support several labels, since no class is drawn. Remove it.")
         if self.protocol_option not in SEVERAL_LABELS:
             raise UserError(f"Only {', '.join(SEVERAL_LABELS)} support several labels; got {self.protocol_option}.")
         return plan.parts(by_rarest_label(self.images, targets), len(names) + 1, self.groups, self.owners)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
 from fedvlp.data.files.images import compose_name
+from fedvlp.data.label_sets import SEPARATOR, UNKNOWN, rename_labels, split_labels
 from fedvlp.data.listed import ImageFile, ListedImages
 from fedvlp.data.module import read_class_names
 from fedvlp.data.partition import GivenClients
@@ -31,6 +32,10 @@ SPLITS: Mapping[str, ImageRole] = {
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
 """The role of each name of a part in the column ``split``, in lower case."""
+PRESENT = ("1", "1.0", "True", "true")
+ABSENT = ("0", "0.0", "False", "false")
+NOT_KNOWN = ("", "-1", "-1.0", "nan")
+"""Cells in the columns of classes or labels."""
 
 
 class ImageTable(ListedImages):
@@ -48,8 +53,10 @@ class ImageTable(ListedImages):
         root: Folder of the images; by default the table's folder.
         columns: Names of the columns in this table, such as {"label": "dx"}. A path may be composed from columns, as in
             {"path": "images/{image_id}.jpg"}. A label may have a column per class, as in {"label": "melanoma|nevus"}:
-            1 for the image's class, 0 or nothing for the others.
+            1 for the image's class, 0 or nothing for the others. With several labels, nothing and -1 are unknown.
         class_names: File with a class name per line, for labels that are numbers from 0.
+        several_labels: Whether an image may have several labels or none, as in "dog|tree" or "dog|?tree", where ``?``
+            marks an unknown label.
         **options: The arguments of ListedImages.
     """
 
@@ -59,6 +66,7 @@ class ImageTable(ListedImages):
         root: str | None = None,
         columns: dict[str, str] | None = None,
         class_names: str | None = None,
+        several_labels: bool = False,
         **options: Any,
     ) -> None:
         path = Path(table).expanduser()
@@ -68,6 +76,7 @@ class ImageTable(ListedImages):
         self._has_own_partition = options.get("partition") is None
         self.columns = columns or {}
         self.class_names_file = class_names
+        self.several_labels = several_labels
         unknown = [name for name in self.columns if name not in (*COLUMNS, "image")]
         if unknown:
             hint = did_you_mean_or_choose(unknown[0], COLUMNS)
@@ -104,8 +113,9 @@ class ImageTable(ListedImages):
             # Names are the same on every machine, so they are relative.
             name = compose_name(cells["name"] or Path(os.path.relpath(path, folder)).as_posix())
             part = cells["split"].strip().casefold()
-            if not cells["path"] or not label or part not in (SPLITS if has_split else ("",)):
-                raise UserError(self._wrong_row(number, cells["path"], label, part))
+            has_label = label.partition(SEPARATOR)[0] != UNKNOWN if self.several_labels else bool(label)
+            if not cells["path"] or not has_label or part not in (SPLITS if has_split else ("",)):
+                raise UserError(self._wrong_row(number, cells["path"], has_label, part))
             domain = compose_name(cells["domain"]) or self.table.stem
             files.append(
                 ImageFile(domain, label, name, path, SPLITS.get(part), client=cells["client"], group=cells["group"])
@@ -131,31 +141,58 @@ class ImageTable(ListedImages):
 
     def _labels(self, content: Cells, column: str) -> list[str]:
         if "|" in column:
-            return [self._marked_class(row, column.split("|"), line) for line, row in enumerate(content.rows, start=2)]
+            read = self._marked_labels if self.several_labels else self._marked_class
+            return [read(row, column.split("|"), line) for line, row in enumerate(content.rows, start=2)]
         labels = [compose_name(row[column].strip()) for row in content.rows]
+        if self.several_labels:
+            labels = [rename_labels(label, {}) for label in labels]
+        parts = Counter(chain.from_iterable(label.split(SEPARATOR) for label in set(labels)))
+        # A class name may contain |, but names that share a part are sets of labels.
+        if not self.several_labels and parts.total() > len(parts):
+            example = next(label for label in labels if SEPARATOR in label)
+            raise UserError(
+                f"Expected one label in each row of {self.table}; got {example!r}. If images have several labels, set "
+                "data.several_labels=true; otherwise rename the class."
+            )
         names = content.class_names.get(column, [])
         if self.class_names_file is not None:
             names = read_class_names(self.class_names_file)
         if not names:
             return labels
-        wrong = [label for label in labels if not (label.isdecimal() and int(label) < len(names))]
+        numbers = list(chain.from_iterable(map(split_labels, labels))) if self.several_labels else labels
+        wrong = [label for label in numbers if not (label.isdecimal() and int(label) < len(names))]
         if wrong:
             raise UserError(
                 f"Expected labels from 0 to {len(names) - 1} in column {column!r} of {self.table}, since there are "
                 f"{len(names)} class names; got {wrong[0]!r}. Correct the labels, or remove data.class_names."
             )
-        return [names[int(label)] for label in labels]
+        name_of = {number: names[int(number)] for number in numbers}
+        return [rename_labels(label, name_of) if self.several_labels else name_of[label] for label in labels]
 
     def _marked_class(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
         """Find the one column with 1 among the columns of the classes."""
         values = {column: row[column].strip() for column in columns}
-        marked = [column for column, value in values.items() if value in ("1", "1.0", "True", "true")]
-        if len(marked) != 1 or not set(values.values()) <= {"", "0", "0.0", "False", "false", values[marked[0]]}:
+        marked = [column for column, value in values.items() if value in PRESENT]
+        if len(marked) != 1 or not set(values.values()) <= {"", *ABSENT, values[marked[0]]}:
             raise UserError(
                 f"Expected a single 1, and otherwise 0, in the columns {', '.join(columns)} of {self.table}; "
-                f"line {line} has {', '.join(values.values())}. Each image has one class; correct or remove the row."
+                f"line {line} has {', '.join(values.values())}. Correct it, or set data.several_labels=true."
             )
         return compose_name(marked[0])
+
+    def _marked_labels(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
+        """Join the labels whose columns have 1, and the unknown labels."""
+        labels = []
+        for column in columns:
+            value = row[column].strip()
+            if value not in (*PRESENT, *ABSENT, *NOT_KNOWN):
+                raise UserError(
+                    f"Expected 1, 0, or nothing or -1 if it is unknown, in the columns of labels of {self.table}; line "
+                    f"{line} has {value!r} in {column!r}. Correct it, or remove the row."
+                )
+            if value not in ABSENT:
+                labels.append((UNKNOWN if value in NOT_KNOWN else "") + compose_name(column))
+        return rename_labels(SEPARATOR.join(labels), {})
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the file of their names, or alphabetically."""
@@ -163,8 +200,8 @@ class ImageTable(ListedImages):
             return sorted(names)
         return [name for name in dict.fromkeys(read_class_names(self.class_names_file)) if name in names]
 
-    def _wrong_row(self, number: int, path: str, label: str, part: str) -> str:
-        found = "no path" if not path else "no label" if not label else f"{part!r}" if part else "no split"
+    def _wrong_row(self, number: int, path: str, has_label: bool, part: str) -> str:
+        found = "no path" if not path else "no label" if not has_label else f"{part!r}" if part else "no split"
         return (
             f"Expected a path, a label and, if there is a split, train, validation or test in each row; line {number} "
             f"of {self.table} has {found}. Correct or remove the row."
@@ -228,6 +265,8 @@ def _read_arrow(path: Path, cache_dir: Path | None, image: str) -> Cells:
     rows: list[dict[str, str]] = []
     for part, file in files:
         for row in read_rows(file, columns):
+            # A list contains the labels of an image.
+            row |= {name: SEPARATOR.join(map(str, value)) for name, value in row.items() if isinstance(value, list)}
             cells = {name: "" if value is None else str(value) for name, value in row.items()}
             rows.append({"split": part, **cells} if has_parts else cells)
     if has_parts and "split" not in columns:

@@ -28,9 +28,9 @@ def run_data(arguments: Sequence[str]) -> int:
         _print(_format_data_sets())
         return 0
     if options.command == "check":
-        return _check(options.name, options.root)
+        return _check(options)
     if options.command == "table":
-        _write_table(options.name, options.root, options.output.expanduser())
+        _write_table(options)
         return 0
     try:
         _download(options.name, options.root)
@@ -81,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
             help="data set of `fedvlp data list`; folders, class_folders or a table's file for your own images",
         )
         command.add_argument("--root", type=Path, help="folder of the images; by default the folder of a table")
+        command.add_argument("--several_labels", action="store_true", help="read dog|tree in a table as two labels")
+        command.add_argument(
+            "--columns", nargs="+", default=[], metavar="NAME=COLUMN", help="columns of a table, such as label=dx"
+        )
     table.add_argument("--output", type=Path, required=True, help="the file to write, such as images.csv")
     return parser
 
@@ -130,18 +134,21 @@ def _download(name: str, root: Path | None) -> None:
     _print(f"Train on it: fedvlp fit --config methods/trip --config {description.config}{option}")
 
 
-def _read(name: str, root: Path | None) -> tuple[Manifest, Description | None]:
+def _read(options: argparse.Namespace) -> tuple[Manifest, Description | None]:
     """List the images of a published data set, folders or a table; the description is None for the user's own."""
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
     from fedvlp.data.listed import GIVEN_ROLES
     from fedvlp.data.table import ImageTable
 
+    name, root = options.name, options.root
     if Path(name).suffix or "/" in name.removeprefix("data/"):
-        module = ImageTable(name, None if root is None else str(root))
+        columns = {column: title for column, _, title in (entry.partition("=") for entry in options.columns)}
+        module = ImageTable(name, None if root is None else str(root), columns, several_labels=options.several_labels)
         files = module.scan()
         roles = {file.role for file in chain.from_iterable(files.values())}
-        return Manifest(module.root, files, "/".join(role for role in GIVEN_ROLES if role in roles)), None
+        split = "/".join(role for role in GIVEN_ROLES if role in roles)
+        return Manifest(module.root, files, split, several_labels=options.several_labels), None
     description = _find_description(name)
     if root is None:
         raise UserError(f"Expected the folder of the images of {name}. Add --root FOLDER.")
@@ -155,23 +162,26 @@ def _read(name: str, root: Path | None) -> tuple[Manifest, Description | None]:
         raise UserError(f"{error}\n{description.name} is available from {description.source}.") from error
 
 
-def _write_table(name: str, root: Path | None, file: Path) -> None:
+def _write_table(options: argparse.Namespace) -> None:
     from fedvlp.data.table import write_table
 
-    manifest, _ = _read(name, root)
+    manifest, _ = _read(options)
+    file = options.output.expanduser()
     count = write_table(file, manifest.files, manifest.folder)
     _print(f"{count:,} images -> {file}")
     paths = f"--data.table {shlex.quote(str(file))} --data.root {shlex.quote(str(manifest.folder))}"
-    _print(f"Train on it: fedvlp fit --config methods/fed_ncm --config data/table {paths}")
+    method, labels = ("promptfl", " --data.several_labels true") if manifest.several_labels else ("fed_ncm", "")
+    _print(f"Train on it: fedvlp fit --config methods/{method} --config data/table {paths}{labels}")
 
 
-def _check(name: str, root: Path | None) -> int:
+def _check(options: argparse.Namespace) -> int:
     from fedvlp.data.benchmarks.comparison import compare
 
-    manifest, description = _read(name, root)
+    manifest, description = _read(options)
     findings = compare(manifest, description)
     title = f"{description.name if description else 'images'} in {manifest.folder}"
     lines = [title, "", *_counts(manifest, description), ""]
+    lines += _label_counts(manifest) if manifest.several_labels else []
     if description is None:
         last = "Fix these problems before training." if findings.problems else "These images can be used."
     else:
@@ -191,15 +201,28 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
     by_domain = {domain: manifest.role_counts(domain) for domain in manifest.files}
     totals = sum(by_domain.values(), Counter())
     roles: list[SplitName] = [role for role in ("train", "validation", "test") if totals[role]]
-    rows = [["domain", "images", "published", "classes", *roles]]
+    rows = [["domain", "images", "published", "labels" if manifest.several_labels else "classes", *roles]]
     # The published number depends on the layout: CoOp's SUN397 contains only a part of the images.
     published = description.counts_in(manifest.layout) if description else {}
     for domain, files in manifest.files.items():
-        classes = {image.class_name for image in files}
+        classes = manifest.classes(domain)
         numbers = [len(files), published.get(domain), len(classes), *(by_domain[domain][role] for role in roles)]
         rows.append([domain, *("-" if number is None else f"{number:,}" for number in numbers)])
     split = f"official {manifest.split} split" if manifest.split else "no official split found; a random split is used"
     return [*text_table(rows).splitlines(), split]
+
+
+def _label_counts(manifest: Manifest) -> list[str]:
+    """Count the images that have each label, and those for which it is unknown."""
+    import numpy as np
+
+    from fedvlp.data.label_sets import label_targets
+
+    names, targets = label_targets([image.class_name for image in chain.from_iterable(manifest.files.values())])
+    rows = [["label", "images", "unknown"]]
+    for name, column in zip([*names, "(no label)"], [*targets.T, (targets == 0).all(1)], strict=True):
+        rows.append([name, f"{(column == 1).sum():,}", f"{np.isnan(column).sum():,}"])
+    return [*text_table(rows).splitlines(), ""]
 
 
 def _class_names(manifest: Manifest, description: Description) -> str:

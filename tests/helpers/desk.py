@@ -73,6 +73,8 @@ class Desk:
             domain_name, class_name, name = path.parts[-3:]
             rows.append(f"{domain_name}/{class_name}/{name},{class_name},{domain_name}")
         (self.folder / "images.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        marked = [f"my_images/photo/dog/{index}.png,{index % 2},{index // 2 - 1}" for index in range(5)]
+        (self.folder / "xrays.csv").write_text("\n".join(["path,edema,effusion", *marked]) + "\n", encoding="utf-8")
         for page in PAGES:
             if page not in EXAMPLE_PAGES:
                 for name, code in page.files().items():

@@ -9,8 +9,8 @@ from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.layouts import shorten
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
-from fedvlp.data.label_sets import SEPARATOR, UNKNOWN, split_labels
-from fedvlp.data.listed import ImageFile, collect_classes, spellings
+from fedvlp.data.label_sets import SEPARATOR, UNKNOWN
+from fedvlp.data.listed import ImageFile, spellings
 from fedvlp.data.module import describe_ids
 
 
@@ -26,9 +26,9 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
     problems = differences(manifest, description)
     notes = list(manifest.notes)
     if description is None:
-        for names in spellings(manifest.files):
+        for names in spellings(manifest.files, several_labels=manifest.several_labels):
             problems.append(f"one class in {len(names)} spellings: {', '.join(names)} (see data.merge_spellings)")
-        if ids := describe_ids(sorted(set().union(*collect_classes(manifest.files).values()))):
+        if ids := describe_ids(sorted(set().union(*map(manifest.classes, manifest.files)))):
             notes.append(ids)
         if divided := _divided_groups(manifest):
             problems.append(f"{len(divided)} groups are in several parts of the split: {shorten(divided, most=5)}")
@@ -71,7 +71,7 @@ def _count_differences(manifest: Manifest, domain: str, description: Description
     # Known bad images were published but are skipped, so they count as present.
     bad = [name for name in manifest.skipped.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
     classes = [image.class_name for image in manifest.files[domain]]
-    if description.several_labels:
+    if manifest.several_labels:
         classes = [label for labels in classes for label in labels.split(SEPARATOR) if not label.startswith(UNKNOWN)]
     counts = Counter(classes) + Counter(name.split("/")[1] for name in bad)
     published = description.counts.get(domain, {})
@@ -97,16 +97,15 @@ def _count_differences(manifest: Manifest, domain: str, description: Description
 
 def _missing_classes(manifest: Manifest, domain: str, description: Description | None) -> list[str]:
     """Describe the classes that a domain lacks, unless published counts by class already show them."""
+    if description is None and manifest.several_labels:
+        return []
     if description is None:
         expected = {image.class_name for image in chain.from_iterable(manifest.files.values())}
     elif domain in description.counts:
         return []
     else:
         expected = set(description.class_names) - description.gaps.get(domain, frozenset())
-    present = {image.class_name for image in manifest.files[domain]}
-    if description is not None and description.several_labels:
-        present = set(chain.from_iterable(map(split_labels, present)))
-    missing = sorted(expected - present)
+    missing = sorted(expected - manifest.classes(domain))
     return [f"no image of {shorten(missing, most=5)}"] if missing else []
 
 

@@ -4,13 +4,14 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description, Layout, SplitName
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.layouts import describe_missing, find_layout, read_layout, read_lines, shorten
+from fedvlp.data.label_sets import split_labels
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 
@@ -30,6 +31,7 @@ class Manifest:
         split: The parts of the official split, such as "train/crossval"; empty if there is none.
         skipped: Names of skipped images on disk, by reason.
         layout: Their layout; None for the user's own folders.
+        several_labels: Whether classes are sets of labels.
     """
 
     folder: Path
@@ -37,11 +39,17 @@ class Manifest:
     split: str = ""
     skipped: Mapping[str, list[str]] = field(default_factory=dict)
     layout: Layout | None = None
+    several_labels: bool = False
 
     @property
     def notes(self) -> list[str]:
         """The skipped images, in one line for each reason."""
         return [f"skipped {len(names)} {reason}: {shorten(names, most=3)}" for reason, names in self.skipped.items()]
+
+    def classes(self, domain: str) -> set[str]:
+        """Collect the classes, or the labels, of a domain's images."""
+        names = {image.class_name for image in self.files[domain]}
+        return set(chain.from_iterable(map(split_labels, names))) if self.several_labels else names
 
     def role_counts(self, domain: str) -> Counter[ImageRole | None]:
         """Count the images of a domain by official role."""
@@ -90,7 +98,7 @@ def read_manifest(root: Path, description: Description) -> Manifest:
         else:
             role = listed.get(image.name, image.role if title else None)
             files[image.domain].append(image if role == image.role else replace(image, role=role))
-    return Manifest(folder, files, title, dict(skipped), layout)
+    return Manifest(folder, files, title, dict(skipped), layout, description.several_labels)
 
 
 def _title_of_folders(images: Sequence[ImageFile], folder: Path, layout: Layout, description: Description) -> str:

@@ -87,7 +87,9 @@ def label_names(schema: Schema) -> dict[str, list[str]]:
     metadata: Mapping[bytes, bytes] = schema.metadata or {}
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {column: list(feature["names"]) for column, feature in features.items() if "names" in feature}
+        # A list of labels has the names in its elements' feature.
+        kinds = {column: each.get("feature", each) for column, each in features.items() if isinstance(each, dict)}
+        return {column: list(kind["names"]) for column, kind in kinds.items() if "names" in kind}
     except (KeyError, TypeError, ValueError):
         return {}
 
