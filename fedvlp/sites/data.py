@@ -14,6 +14,7 @@ from fedvlp.core.protocols import EvaluationSplit, Loader
 from fedvlp.core.state import Client
 from fedvlp.data.domain_folders import scan_domain
 from fedvlp.data.files.images import Images
+from fedvlp.data.label_sets import split_labels
 from fedvlp.data.listed import ImageFile, ListedImages, labelled_images
 from fedvlp.data.loaders import ImageLoader
 from fedvlp.data.module import FederatedDataModule, check_class_names, map_names
@@ -24,7 +25,9 @@ from fedvlp.sites.wire import SiteFacts
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveFloat
 
-SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
+SPLIT_OPTIONS = frozenset(
+    {"classes", "class_names_map", "several_labels", "validation_fraction", "test_fraction", "shots", "split_seed"}
+)
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "balance_classes", "cache_images"})
 """Options of a site's data that the server chooses; the site chooses the folder of images."""
 MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -39,11 +42,12 @@ class SitesData(FederatedDataModule):
 
     Args:
         sites: Names of the sites. Client ids follow their sorted order, in whatever order the sites connect.
-        class_names: Names of the class folders, the same at all sites. Labels follow their sorted order.
+        class_names: Names of the class folders, or of several labels, the same at all sites; they are sorted.
         nodes: The transport's name of each site, so that no other node can use the site's name. With Flower this is the
             id of the node, which belongs to a key. Sites that are not listed may connect from any node.
         root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
-        allow_missing_classes: Whether a site may lack images of a class.
+        allow_missing_classes: Whether a site may lack images of a class; with several labels it always may.
+        several_labels: Whether the sites' images have several labels, as ``site.yaml`` must also state.
         arrival_seconds: How long to wait for more sites once min_clients have connected. The server waits for
             min_clients without a limit.
         reply_seconds: How long to wait for replies in a phase. A site that replies later misses the round.
@@ -57,6 +61,7 @@ class SitesData(FederatedDataModule):
         nodes: dict[str, str | int] | None = None,
         root: str | None = None,
         allow_missing_classes: bool = False,
+        several_labels: bool = False,
         arrival_seconds: PositiveFloat = 600,
         reply_seconds: PositiveFloat = 1800,
         **options: Any,
@@ -74,6 +79,8 @@ class SitesData(FederatedDataModule):
                 f"The protocol {self.protocol_option} is only for simulations; each site evaluates all classes on its "
                 "own images. Leave out data.protocol."
             )
+        if several_labels and self.held_out:
+            raise UserError("Only sites can have several labels per image. Leave out data.held_out.")
         check_class_names(class_names)
         if len(set(sites)) < len(sites):
             raise UserError(f"Expected distinct names of sites, got {', '.join(sites)}.")
@@ -89,6 +96,7 @@ class SitesData(FederatedDataModule):
         self.class_folders = sorted(class_names)
         self.root = None if root is None else Path(root).expanduser()
         self.allow_missing_classes = allow_missing_classes
+        self.several_labels = several_labels
         self.arrival_seconds = arrival_seconds
         self.reply_seconds = reply_seconds
         self.facts: dict[str, SiteFacts] = {}
@@ -169,6 +177,7 @@ class SiteImages(ListedImages):
         classes: Names of the classes of all sites, in the order of the labels.
         ids: The client's id and the index of its domain at the server.
         table: Table of the images; None for class folders.
+        several_labels: Whether the classes are labels, of which an image may have several or none.
         **options: The arguments of ListedImages.
     """
 
@@ -179,6 +188,7 @@ class SiteImages(ListedImages):
         classes: Sequence[str],
         ids: tuple[int, int] = (0, 0),
         table: str | None = None,
+        several_labels: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(root=str(Path(table or "").parent) if root is None else root, **options)
@@ -186,11 +196,15 @@ class SiteImages(ListedImages):
         self.classes = list(classes)
         self.ids = ids
         self.table = table
+        self.several_labels = several_labels
 
     @cached_property
     def classes_with_images(self) -> list[str]:
-        """The classes with images, sorted, including classes that the server does not list."""
-        return sorted({file.class_name for file in self._image_files})
+        """The classes or labels with images, sorted, including names that the server does not list."""
+        return sorted(set().union(*map(self._class_names_of, self._image_files)))
+
+    def _class_names_of(self, file: ImageFile) -> set[str]:
+        return set(split_labels(file.class_name)) if self.several_labels else {file.class_name}
 
     # The base class assigns a single domain to client 0; the next two overrides translate to and from the server's ids.
     @property
@@ -210,25 +224,32 @@ class SiteImages(ListedImages):
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Find the images of the server's classes; the server refuses sites with additional classes."""
-        files = [file for file in self._image_files if file.class_name in self.classes]
+        files = [file for file in self._image_files if self._class_names_of(file) <= set(self.classes)]
         self.files = {self.domain: files}
-        return {self.domain: labelled_images(files, self.classes)}, self.classes
+        classes = self.classes
+        if self.several_labels:
+            # The server's labels are also sets, so that targets include labels without images.
+            classes = sorted({*classes, *(file.class_name for file in files)})
+        return {self.domain: labelled_images(files, classes)}, classes
 
     @cached_property
     def _image_files(self) -> list[ImageFile]:
         if self.table is None:
             return scan_domain(self.root, self.domain)
         cache = None if self.cache_dir is None else str(self.cache_dir)
-        domains = ImageTable(self.table, str(self.root), cache_dir=cache).scan()
+        options: dict[str, Any] = {"several_labels": self.several_labels, "cache_dir": cache}
+        domains = ImageTable(self.table, str(self.root), **options).scan()
         # The site is one domain, whatever the domains of its table.
         return sorted(replace(file, domain=self.domain) for file in chain.from_iterable(domains.values()))
 
 
 def options_for_sites(data: SitesData) -> dict[str, Any]:
     """Collect the options, as JSON values, with which a site reads and splits its images as in a simulation."""
-    classes = {"classes": data.class_folders, "class_names_map": data.class_names_map}
+    classes: dict[str, Any] = {"classes": data.class_folders, "class_names_map": data.class_names_map}
     rule = {name: getattr(data.rule, name) for name in ("validation_fraction", "test_fraction", "shots")}
     loader_options = {name: getattr(data, name) for name in sorted(LOADER_OPTIONS)}
+    if data.several_labels:
+        classes["several_labels"] = True
     return {**classes, **rule, "split_seed": data.rule.seed, **loader_options}
 
 

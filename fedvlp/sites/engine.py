@@ -205,14 +205,19 @@ class SitesEngine:
                 name = f"{role}/{client.name}"
                 count = reply.values["count"].get(name, 0)
                 correct = reply.values["correct"].get(name, 0)
+                precision = reply.values.get("precision", {}).get(name)
                 # A site must evaluate as many images as it described when it connected.
-                if role in MEASURED and correct <= count == num_images > 0:
-                    accuracies[name] = percent(correct, count)
-                    by_class = reply.values["by_class"].get(name, [])
-                    sums = [sum(column) for column in zip(*by_class, strict=True)]
-                    is_possible = all(right <= min(images, predicted) for images, right, predicted in by_class)
-                    if len(by_class) == len(class_names) and sums == [count, correct, count] and is_possible:
-                        self.class_counts[name] = dict(zip(class_names, by_class, strict=True))
+                if role not in MEASURED or not correct <= count == num_images > 0:
+                    continue
+                if self.registry.data.several_labels:
+                    accuracies |= {} if precision is None else {name: precision}
+                    continue
+                accuracies[name] = percent(correct, count)
+                by_class = reply.values["by_class"].get(name, [])
+                sums = [sum(column) for column in zip(*by_class, strict=True)]
+                is_possible = all(right <= min(images, predicted) for images, right, predicted in by_class)
+                if len(by_class) == len(class_names) and sums == [count, correct, count] and is_possible:
+                    self.class_counts[name] = dict(zip(class_names, by_class, strict=True))
         return accuracies
 
 

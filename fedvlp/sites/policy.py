@@ -40,8 +40,8 @@ class Policy(Schema):
         tensors: Names of tensors that may leave.
         max_upload_bytes: Maximum size of one outgoing message.
         max_run_bytes: Maximum size of all outgoing messages of a run.
-        class_counts: Whether evaluations also report images, correct images and predictions by class. If not, runs must
-            select rounds by accuracy.
+        class_counts: Whether evaluations also report images, correct images and predictions by class, never for several
+            labels per image. If not, runs must select rounds by accuracy.
         max_rounds: Maximum number of rounds; a repeated round counts again. The site also answers at most
             ``max_rounds + ADDITIONAL_EVALUATIONS`` evaluations of a run.
         min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves,
@@ -302,6 +302,9 @@ def _describe(run: Proposal, uploads: Uploads) -> list[str]:
         for name, (shape, count) in tensors.items():
             size = f"{' x '.join(map(str, shape))} values, {count:,} bytes"
             upload_lines.append(f"    {name}, {size}, after the phase {phase}")
+    measured = "correct predictions, by class if class_counts allows it,"
+    if description["data"].get("several_labels"):
+        measured = "mean average precisions of splits"
     noise_text = "none"
     if noise is not None:
         source = "its own randomness" if noise["seed"] is None else "a seed of the server, which can subtract it"
@@ -312,7 +315,7 @@ def _describe(run: Proposal, uploads: Uploads) -> list[str]:
         f"  CLIP: {clip['name'] if isinstance(clip, dict) else clip}, fingerprint {description['fingerprint']}",
         f"  sent in each of {description['rounds']} rounds:",
         *upload_lines,
-        "    numbers of images and correct predictions, by class if class_counts allows it, and means such as the loss",
+        f"    numbers of images and {measured} and means such as the loss",
         f"  in all: {description['rounds'] * sum(map(_bytes, uploads.values())):,} bytes of tensors",
         f"  recipient: the server, which combines the updates of {', '.join(map(repr, description['sites']))}",
         f"  noise that this site adds: {noise_text}",

@@ -176,7 +176,7 @@ class SiteRegistry:
         if additional := sorted(set(facts.classes) - set(expected)):
             problems.append(f"has classes that data.class_names does not list: {_quote(additional)}")
         missing = sorted(set(expected) - set(facts.classes))
-        if missing and not self.data.allow_missing_classes:
+        if missing and not (self.data.allow_missing_classes or self.data.several_labels):
             problems.append(f"has no image of {_quote(missing)}; to allow this, set data.allow_missing_classes")
         if not facts.counts.get("train"):
             problems.append("has no training image")

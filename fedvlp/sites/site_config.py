@@ -28,6 +28,7 @@ class SiteConfig(Schema):
         root: Folder with a folder of images for each class; relative to the site's home unless absolute.
         table: Table of the images, instead of class folders; ``root`` is then the folder of its paths, by default its
             own folder.
+        several_labels: Whether an image may have several labels or none; see ``ImageTable``.
         group: Regular expression that finds the patient or camera in an image's name; see ``ListedImages``.
         cache_dir: Folder for features and decoded images; None stores nothing on disk.
         accelerator: Lightning's name of the hardware.
@@ -45,6 +46,7 @@ class SiteConfig(Schema):
     name: Annotated[str, AfterValidator(_check_name)]
     root: str | None = None
     table: str | None = None
+    several_labels: bool = False
     group: str | None = None
     cache_dir: str | None = "cache"
     accelerator: str = "auto"

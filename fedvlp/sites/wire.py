@@ -71,6 +71,7 @@ _printable = _check(str.isprintable, "printable characters in one line")
 _distinct = _check(lambda names: len(set(names)) == len(names), "a list of distinct strings")
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=MAX_STRING)]
 # The receiver prints names and reasons, where a line break would let the sender add lines.
 Line = Annotated[Text, _printable]
@@ -220,11 +221,15 @@ class Trained(Schema):
 
 
 class Evaluated(Schema):
-    """Reply with counts for each split; ``by_class`` is empty unless the site's policy allows it."""
+    """Reply with counts for each split; ``by_class`` is empty unless the site's policy allows it.
+
+    For several labels per image, ``precision`` replaces ``correct``: mean average precision in percent.
+    """
 
     correct: Counts
     count: Counts
     by_class: Annotated[dict[_Key, _ClassCounts], BeforeValidator(_check_length)]
+    precision: Annotated[dict[_Key, Percent], BeforeValidator(_check_length)] = Field(default_factory=dict)
 
 
 Schemas = Mapping[str, type[Schema]]

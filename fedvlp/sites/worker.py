@@ -167,6 +167,9 @@ class Site:
         if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
             names = ", ".join(unknown)[:200]
             raise SiteProblem(f"does not support the data options {names}; its version of fedvlp may differ")
+        if options.get("several_labels", False) is not self.config.several_labels:
+            own_value = str(self.config.several_labels).lower()
+            raise SiteProblem(f"has several_labels: {own_value} in its site.yaml, unlike the run; correct one of them")
         own = {"root", "table", "group", "on_bad_image", "num_workers", "cache_dir"}
         site_options = self.config.model_dump(include=own)
         try:
@@ -279,7 +282,10 @@ class SiteWorker:
         return Message("trained", reply, result.update.state)
 
     def evaluate(self, request: Message) -> Message:
-        """Answer a request of the kind ``evaluate`` with each split's number of images and of correct predictions."""
+        """Answer a request of the kind ``evaluate`` with each split's number of images and of correct predictions.
+
+        For several labels, the mean average precision replaces the number of correct predictions.
+        """
         module = self.module
         state = dict(request.tensors)
         # The baseline is untrained, so it has no personal tensors.
@@ -294,14 +300,19 @@ class SiteWorker:
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
         by_class: dict[str, list[list[int]]] = {}
+        precision: dict[str, float] = {}
         for split in self.data.evaluation_splits():
             predictions = predict_split(module, self.fabric, split, state)
-            correct[split.name] = int((predictions.predicted == predictions.labels).sum())
             count[split.name] = len(predictions.labels)
+            if predictions.has_several_labels:
+                precision[split.name] = predictions.accuracy
+                continue
+            correct[split.name] = int((predictions.predicted == predictions.labels).sum())
             if self.allows_class_counts:
                 counts = count_classes(predictions, self.data.class_names)
                 by_class[split.name] = [list(map(int, class_counts)) for class_counts in counts.values()]
-        return Message("evaluated", {"correct": correct, "count": count, "by_class": by_class})
+        reply: dict[str, Any] = {"correct": correct, "count": count, "by_class": by_class}
+        return Message("evaluated", {**reply, "precision": precision} if precision else reply)
 
     def _cleared(self, state: State) -> State:
         """Create zeros for uploaded tensors that are missing in a state.

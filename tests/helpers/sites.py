@@ -61,11 +61,11 @@ def sites_config(path: Path, config: dict, sites, **data) -> Path:
     return write_config(path, config, "fedvlp.sites.data.SitesData", **options)
 
 
-def simulate(folder: Path, config: dict, root: Path, **data):
-    """Run the simulation on all folders and return its federation."""
+def simulate(folder: Path, config: dict, root: Path, class_path: str = "fedvlp.data.DomainFolders", **data):
+    """Run the simulation on all folders, or another data set, and return its federation."""
     folder.mkdir(exist_ok=True)
     options = {"root": str(root), "cache_dir": None, **data}
-    path = write_config(folder / "simulation.yaml", config, "fedvlp.data.DomainFolders", **options)
+    path = write_config(folder / "simulation.yaml", config, class_path, **options)
     command = FederationCLI.make([f"--config={path}"])
     command.trainer.default_root_dir = folder / "simulation"
     command.trainer.fit(command.model, command.datamodule)

@@ -256,15 +256,28 @@ WRONG = [  # reported values, and whether the site's accuracy and its counts by 
 ]
 
 
+def read_evaluation(several_labels=False, **values):
+    """Return the accuracies and the splits with counts by class that the server reads from a site's evaluation."""
+    facts = SiteFacts(classes=CLASSES, counts={"train": 9, "validation": 3}, images="i", split="s", versions={})
+    data = SimpleNamespace(facts={"paint": facts}, several_labels=several_labels)
+    with unchecked():
+        engine = SitesEngine(SimpleNamespace(data=data), Message("prepare"), None)
+    values = {name: {"validation/paint": value, "validation/ink": value} for name, value in values.items()}
+    found = engine._accuracies({Client(1, 1, 9, "paint"): Message("evaluated", values)}, CLASSES)
+    return found, engine.class_counts.keys()
+
+
 @pytest.mark.parametrize(("lie", "has_accuracy", "has_class_counts"), WRONG)
 def test_inconsistent_counts_are_ignored(lie, has_accuracy, has_class_counts):
-    facts = SiteFacts(classes=CLASSES, counts={"train": 9, "validation": 3}, images="i", split="s", versions={})
-    with unchecked():
-        engine = SitesEngine(SimpleNamespace(data=SimpleNamespace(facts={"paint": facts})), Message("prepare"), None)
-    values = {name: {"validation/paint": value, "validation/ink": value} for name, value in {**RIGHT, **lie}.items()}
-    found = engine._accuracies({Client(1, 1, 9, "paint"): Message("evaluated", values)}, CLASSES)
+    found, counted = read_evaluation(**{**RIGHT, **lie})
     assert found == ({"validation/paint": pytest.approx(200 / 3)} if has_accuracy else {})
-    assert engine.class_counts.keys() == ({"validation/paint"} if has_class_counts else set())
+    assert counted == ({"validation/paint"} if has_class_counts else set())
+
+
+def test_a_mean_over_labels_needs_all_images():
+    assert read_evaluation(True, **RIGHT, precision=40.0)[0] == {"validation/paint": 40.0}
+    assert read_evaluation(True, **{**RIGHT, "count": 2}, precision=40.0)[0] == {}
+    assert read_evaluation(True, **RIGHT) == ({}, set())
 
 
 def test_options_of_a_simulation_are_rejected(deployment, capsys):

@@ -102,7 +102,8 @@ def check_home(folder: Path) -> str:
     if config.table is None:
         classes = sorted(path.name for path in Path(str(config.root)).iterdir() if path.is_dir())
     else:
-        classes = SiteImages(config.root, config.name, (), table=config.table).classes_with_images
+        options: dict[str, Any] = {"table": config.table, "several_labels": config.several_labels}
+        classes = SiteImages(config.root, config.name, (), **options).classes_with_images
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"this user can't write the ledger into {folder}: change the folder's owner")
     return f"site {config.name!r} with classes {', '.join(classes)}"

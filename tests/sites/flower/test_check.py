@@ -81,9 +81,13 @@ def test_all_checks_pass_at_site_and_server(link, capsys):
     assert "refuses new keys" in results["SuperLink"]
 
 
-def test_a_table_names_the_classes_of_a_site(link, capsys):
-    (link.folder / "images.csv").write_text("path,label\n1.png,scar\n2.png,burn\n")
-    (link.folder / "site.yaml").write_text("name: north\ntable: images.csv\ncache_dir: null\n")
+@pytest.mark.parametrize("labels", [["scar", "burn"], ["scar|?burn", ""]])
+def test_a_table_names_the_classes_of_a_site(labels, link, capsys):
+    (link.folder / "images.csv").write_text(f"path,label\n1.png,{labels[0]}\n2.png,{labels[1]}\n")
+    several = str("" in labels).lower()
+    (link.folder / "site.yaml").write_text(
+        f"name: north\ntable: images.csv\nseveral_labels: {several}\ncache_dir: null\n"
+    )
     code, results = checked(link, capsys)
     assert code == 0
     assert "'north' with classes burn, scar" in results["home"]
