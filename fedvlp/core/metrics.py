@@ -130,7 +130,7 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
                 by_label = {label: value for label, value in zip(names, precision, strict=True) if value == value}
                 ends = {score: interval(values) for score, values in samples[name].items()}
                 split_scores[name] = {
-                    "images": len(split.labels),
+                    **_counts(split),
                     **scores,
                     "intervals": ends,
                     "class_accuracy": by_label,
@@ -156,7 +156,7 @@ def _split_scores(
     by_label = by_class.pop("class_accuracy")
     detected = {name: detection(predictions, others) for name, others in outside.items()}
     return {
-        "images": len(predictions.labels),
+        **_counts(predictions),
         "accuracy": predictions.accuracy,
         **by_class,
         "calibration_error": calibration_error(predictions),
@@ -164,6 +164,11 @@ def _split_scores(
         **({OUT_OF_DISTRIBUTION: detected} if detected else {}),
         "class_accuracy": {class_names[label]: accuracy for label, accuracy in by_label.items()},
     }
+
+
+def _counts(split: Predictions) -> Scores:
+    groups = {} if split.groups is None else {"groups": len(np.unique(split.groups))}
+    return {"images": len(split.labels), **groups}
 
 
 def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequence[Mapping[str, Samples]]) -> Scores:

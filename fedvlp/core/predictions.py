@@ -1,8 +1,9 @@
 """Predictions of images, their accuracy and confusions, intervals, scores of two classes and of labels, no PyTorch."""
 
+import itertools
 import zlib
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +71,8 @@ class Predictions:
         positive: Label of the positive class, if there are two classes.
         threshold: Probability from which an image counts as positive.
         thresholds: The same for each of several labels; empty for 50 %.
+        groups: Number of each image's group, such as its patient, int32; an image without one has its own number. None
+            if no image has a group.
     """
 
     labels: Int[np.ndarray, "N ..."]
@@ -80,6 +83,7 @@ class Predictions:
     positive: int = 1
     threshold: float = 0.5
     thresholds: tuple[float, ...] = ()
+    groups: Int[np.ndarray, "N"] | None = None
 
     @property
     def has_several_labels(self) -> bool:
@@ -117,7 +121,8 @@ def stack(by_state: Sequence[Predictions], clients: Sequence[str], class_names: 
     """Combine the predictions of at least one state for the same images."""
     predicted = np.concatenate([predictions.predicted for predictions in by_state])
     confidence = np.concatenate([predictions.confidence for predictions in by_state])
-    return Predictions(by_state[0].labels, predicted, confidence, tuple(clients), tuple(class_names))
+    names = tuple(clients), tuple(class_names)
+    return Predictions(by_state[0].labels, predicted, confidence, *names, groups=by_state[0].groups)
 
 
 def count_confusions(predictions: Predictions) -> Confusion:
@@ -134,9 +139,9 @@ def count_confusions(predictions: Predictions) -> Confusion:
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
     """Compute scores of bootstrap resamples of the images (Efron, 1979), or ``LABEL_SCORES`` for several labels.
 
-    Images are drawn with replacement, each with the predictions of all states, so stacked predictions of several seeds
-    are resampled jointly. The draws depend on ``seed``, ``name`` and the frequency of each combination of true and
-    predicted classes, but not on the order of images.
+    Images or their groups are drawn with replacement, each with the predictions of all states, so stacked predictions
+    of several seeds are resampled jointly. The draws depend on ``seed``, ``name`` and the frequency of each combination
+    of true and predicted classes, but not on the order of images.
 
     Returns:
         ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` over all states together, for each resample.
@@ -144,23 +149,51 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
     if predictions.has_several_labels:
         return several_label_scores(predictions, name)[1]
     images = np.concatenate([predictions.labels[None], predictions.predicted])
-    # Images with the same label and predictions are interchangeable, so one multinomial draw per resample is enough.
-    kinds, counts = np.unique(images, axis=1, return_counts=True)
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode("utf-8", "surrogateescape"))])
+    if predictions.groups is None:
+        # Images with the same label and predictions are interchangeable, so one draw per resample is enough.
+        kinds, counts = np.unique(images, axis=1, return_counts=True)
+        total = int(counts.sum())
+        draws = (generator.multinomial(total, counts / total, AT_ONCE) for _ in itertools.count())
+    else:
+        order, draws = _draw_images(images, predictions.groups, generator)
+        kinds = images[:, order]
     labels = kinds[0]
     predicted = kinds[1:]
-    generator = np.random.default_rng([seed, zlib.crc32(name.encode("utf-8", "surrogateescape"))])
     by_label = _matrix(labels[None], np.full(len(labels), len(predicted)), num_classes)
     by_prediction = _matrix(predicted, np.ones(predicted.size), num_classes)
     right = _matrix(labels[None], (predicted == labels).sum(0), num_classes)
-    total = int(counts.sum())
     parts = []
-    for _ in range(0, RESAMPLES, AT_ONCE):
-        draws = generator.multinomial(total, counts / total, size=AT_ONCE)
-        parts.append(_resampled_scores(draws @ by_label, draws @ by_prediction, draws @ right))
+    for drawn in itertools.islice(draws, RESAMPLES // AT_ONCE):
+        parts.append(_resampled_scores(drawn @ by_label, drawn @ by_prediction, drawn @ right))
     joined = {}
     for score in parts[0]:
         joined[score] = np.concatenate([part[score] for part in parts])
     return joined
+
+
+def _draw_images(
+    images: NDArray[Any], groups: Int[np.ndarray, "N"] | None, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], Iterator[NDArray[np.int64]]]:
+    """Draw images with replacement, or whole groups: the cluster bootstrap (Field & Welsh, JRSS B 69, 2007).
+
+    Returns:
+        The order of ``images`` [values, N], which depends only on their values and on which of them share a group; and
+        endless draws [AT_ONCE, N]: how often each image, in this order, is in a resample.
+    """
+    order = np.lexsort(images)
+    sizes = np.ones_like(order)
+    if groups is not None:
+        kinds = np.unique(images, axis=1, return_inverse=True)[1].ravel().tolist()
+        members: dict[int, list[int]] = defaultdict(list)
+        for image in order.tolist():
+            members[groups[image]].append(image)
+        clusters = sorted(members.values(), key=lambda rows: [kinds[image] for image in rows])
+        order = np.concatenate(clusters)
+        sizes = np.array([len(rows) for rows in clusters])
+    shares = np.full(len(sizes), 1 / len(sizes))
+    draws = (generator.multinomial(len(sizes), shares, AT_ONCE) for _ in itertools.count())
+    return order, (counts.repeat(sizes, axis=1) for counts in draws)
 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:
@@ -203,20 +236,32 @@ def two_class_scores(split: Predictions, name: str, names: Sequence[str]) -> tup
     """Compute the scores ``TWO_CLASSES``, averaged over states, and their bootstrap resamples, in percent.
 
     Average precision is the mean over positive images of the precision at their probability. Images are drawn within
-    their class, as in pROC, each with the predictions of all states. The draws depend on ``name``, but not on the order
-    of images. Both results are empty unless ``names`` are two classes that have images.
+    their class, as in pROC, each with the predictions of all states. Groups are drawn from all images, and a resample
+    without one of the classes is drawn again. The draws depend on ``name``, but not on the order of images. Both
+    results are empty unless ``names`` are two classes that have images.
     """
     sizes = [images.shape[1] for images in split.probabilities] if len(names) == 2 else [0]
     if 0 in sizes:
         return {}, {}
-    # Sorted, so that the order of images does not matter.
-    by_class = [images[:, np.lexsort(images)] for images in split.probabilities]
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))
+    draws: Iterator[Sequence[NDArray[np.int64]]]
+    if split.groups is None:
+        orders, drawn = zip(*(_draw_images(images, None, generator) for images in split.probabilities), strict=True)
+        by_class = [images[:, order] for images, order in zip(split.probabilities, orders, strict=True)]
+        draws = zip(*drawn, strict=True)
+    else:
+        images = np.concatenate([split.labels[None], split.predicted, split.confidence])
+        order, of_images = _draw_images(images, split.groups, generator)
+        arrays = split.labels[order], split.predicted[:, order], split.confidence[:, order]
+        by_class = [*Predictions(*arrays, positive=split.positive).probabilities]
+        masks = arrays[0] != split.positive, arrays[0] == split.positive
+        draws = ([counts[:, mask] for mask in masks] for counts in of_images)
     parts = [_two_class_scores(by_class, [np.ones((1, size)) for size in sizes], split.threshold)]
-    for _ in range(0, RESAMPLES, AT_ONCE):
-        draws = [generator.multinomial(size, np.full(size, 1 / size), AT_ONCE) for size in sizes]
-        parts.append(_two_class_scores(by_class, draws, split.threshold))
-    samples = dict(zip(TWO_CLASSES.values(), np.concatenate(parts, axis=1), strict=True))
+    while sum(part.shape[1] for part in parts) <= RESAMPLES:
+        counts = next(draws)
+        has_both = np.all([of_class.any(1) for of_class in counts], axis=0)
+        parts.append(_two_class_scores(by_class, [of_class[has_both] for of_class in counts], split.threshold))
+    samples = dict(zip(TWO_CLASSES.values(), np.concatenate(parts, axis=1)[:, : 1 + RESAMPLES], strict=True))
     scores: dict[str, Any] = {score: float(values[0]) for score, values in samples.items()}
     scores |= {"threshold": 100 * split.threshold, "positive_class": names[split.positive]}
     return scores, {score: values[1:] for score, values in samples.items()}
@@ -270,20 +315,19 @@ def with_thresholds(split: Predictions, thresholds: tuple[float, ...]) -> Predic
 def several_label_scores(split: Predictions, name: str) -> tuple[dict[str, float], dict[str, Samples], list[float]]:
     """Compute ``LABEL_SCORES`` and their bootstrap resamples, and each label's average precision, in percent.
 
-    Images are drawn with replacement, each with all its labels and the predictions of all states. Average precision and
-    AUROC are averaged over states, then over labels that occur in a resample; counts of F1 are summed over states. The
-    draws depend on ``name``, but not on the order of images. A label that never occurs has the average precision NaN.
+    Images or their groups are drawn with replacement, each with all labels and the predictions of all states. Average
+    precision and AUROC are averaged over states, then over labels that occur in a resample; counts of F1 are summed
+    over states. The draws depend on ``name``, but not on the order of images. A label that never occurs has the average
+    precision NaN.
     """
-    # Sorted, so that the order of images does not matter.
-    order = np.lexsort(np.concatenate([split.labels.T, *split.confidence.transpose(0, 2, 1)]))
-    arrays = split.labels[order], split.confidence[:, order], split.predicted[:, order]
-    count = len(order)
+    images = np.concatenate([split.labels.T, *split.confidence.transpose(0, 2, 1)])
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))
-    by_label = _scores_by_label(*arrays, np.ones((1, count)))
+    order, draws = _draw_images(images, split.groups, generator)
+    arrays = split.labels[order], split.confidence[:, order], split.predicted[:, order]
+    by_label = _scores_by_label(*arrays, np.ones((1, len(order))))
     parts = [_over_labels(by_label)]
-    for _ in range(0, RESAMPLES, AT_ONCE):
-        draws = generator.multinomial(count, np.full(count, 1 / count), AT_ONCE)
-        parts.append(_over_labels(_scores_by_label(*arrays, draws)))
+    for counts in itertools.islice(draws, RESAMPLES // AT_ONCE):
+        parts.append(_over_labels(_scores_by_label(*arrays, counts)))
     samples = dict(zip(LABEL_SCORES, np.concatenate(parts, axis=1), strict=True))
     scores = {score: float(values[0]) for score, values in samples.items()}
     return scores, {score: values[1:] for score, values in samples.items()}, by_label[1, :, 0].tolist()

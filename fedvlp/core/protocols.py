@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -70,6 +71,7 @@ class EvaluationSplit:
         domain: Name of the domain or client.
         clients: Clients that train on other images of the domain; empty for held-out domains.
         class_names: Classes to choose from, in the order of the labels; empty for the training classes.
+        groups: Number of each image's group, as in ``Predictions``.
     """
 
     name: str
@@ -79,6 +81,7 @@ class EvaluationSplit:
     loader: Loader
     num_examples: int
     class_names: tuple[str, ...] = ()
+    groups: Int[np.ndarray, "N"] | None = None
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.cache import DecodedImages, cache_key, cached_features, fixed_steps
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, with_intensity
-from fedvlp.data.splits import SplitPart
+from fedvlp.data.splits import Names, SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
 """Batches of (pixels, labels) on the CPU; a dict may contain the pixels."""
@@ -45,6 +45,7 @@ class BoundLoaders:
         domains: The source domains, if training batches contain each image's domain; otherwise empty.
         class_names: Names of all classes.
         targets: Targets [classes, labels] of each class, if classes are sets of labels; otherwise None.
+        groups: Group of each image by domain, "" for none; empty if no image has one.
     """
 
     images: Mapping[str, Images]
@@ -60,6 +61,7 @@ class BoundLoaders:
     cache_images: bool = False
     class_names: Sequence[str] = ()
     targets: NDArray[np.float32] | None = None
+    groups: Mapping[str, Names] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.images = {domain: with_intensity(images, self.transform) for domain, images in self.images.items()}
@@ -88,8 +90,17 @@ class BoundLoaders:
             if part.role != "train":
                 loader = self._loader(part, batch_size)
                 names = tuple(self.class_names[label] for label in part.classes)
-                splits.append(EvaluationSplit(part.name, part.role, part.owner, part.clients, loader, len(part), names))
+                about = (part.name, part.role, part.owner, part.clients)
+                splits.append(EvaluationSplit(*about, loader, len(part), names, self._group_numbers(part)))
         return splits
+
+    def _group_numbers(self, part: SplitPart) -> NDArray[np.int32] | None:
+        if not self.groups:
+            return None
+        names = chain.from_iterable(self.groups[domain][rows] for domain, rows in part.rows_by_domain.items())
+        # An image without a group is its own group.
+        keys = [name or f"\0{position}" for position, name in enumerate(names)]
+        return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
     def train_image_loader(self, batch_size: int, seed: int, balanced: bool = False) -> ImageLoader:
         """Load the shuffled training images of all clients together, on the CPU; for a plain Trainer."""

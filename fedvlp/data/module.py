@@ -400,10 +400,11 @@ class FederatedDataModule(L.LightningDataModule):
             )
         make = self._make_loaders
         names, targets = self.all_class_names, self._label_targets[1]
-        loaders = {"": make(self.images, self.split_parts, class_names=names, targets=targets)}
+        loaders = {"": make(self.images, self.split_parts, class_names=names, targets=targets, groups=self.groups)}
         for target in self.targets:
             name = f"transfer/{target.name}"
-            loaders[name] = make(target.images, [target._transfer_part], class_names=target.class_names)
+            part, names = target._transfer_part, target.class_names
+            loaders[name] = make(target.images, [part], class_names=names, groups=target.groups)
         for name, images in self._out_of_distribution_images.items():
             part = SplitPart("held_out", {name: np.arange(len(images))})
             loaders[OUT_OF_DISTRIBUTION] = make({name: images}, [part])

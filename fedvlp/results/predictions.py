@@ -35,6 +35,8 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
                 names["two_classes"] = [values.positive, values.threshold]
             if values.thresholds:
                 names["thresholds"] = list(values.thresholds)
+            if values.groups is not None:
+                tensors[f"{row}/{split}/groups"] = torch.from_numpy(values.groups)
             splits.setdefault(row, {})[split] = names
     # After a power failure, the run can be evaluated again, so do not wait for the disk.
     write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
@@ -54,7 +56,8 @@ def read_predictions(run: Path) -> PredictionsByRow:
             positive, threshold = names.get("two_classes", (1, 0.5))
             lists = tuple(names["clients"]), tuple(names["class_names"])
             thresholds = tuple(names.get("thresholds", ()))
-            values = Predictions(labels, predicted, confidence, *lists, positive, threshold, thresholds)
+            groups = tensors.get(f"{row}/{split}/groups")
+            values = Predictions(labels, predicted, confidence, *lists, positive, threshold, thresholds, groups)
             predictions.setdefault(row, {})[split] = values
     return predictions
 

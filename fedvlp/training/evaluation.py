@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -73,7 +74,7 @@ def evaluate(
         # Rows of predictions belong to clients if each client's state was evaluated separately.
         is_by_client = bool(split.clients) or (bool(module.personal) and module.held_out_evaluation == "each")
         names = [client.name for client in owners] if is_by_client else []
-        split_predictions = stack(by_state, names, split.class_names)
+        split_predictions = replace(stack(by_state, names, split.class_names), groups=split.groups)
         if predictions is not None:
             predictions[split.name] = split_predictions
         if split.name.split("/")[0] != OUT_OF_DISTRIBUTION:

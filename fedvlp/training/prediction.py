@@ -130,7 +130,8 @@ def describe_scores(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = {title: row for title, row in scores.items() if "/" not in title and {"threshold", "micro_f1"} & row.keys()}
     has_labels = any("micro_f1" in row for row in rows.values())
     titles = LABEL_SCORES if has_labels else {name: title for title, name in TWO_CLASSES.items()}
-    table = [["in % [95 % over images]", *titles.values(), *([] if has_labels else ["threshold", "positive class"])]]
+    unit = "groups" if any("groups" in row for row in scores.values()) else "images"
+    table = [[f"in % [95 % over {unit}]", *titles.values(), *([] if has_labels else ["threshold", "positive class"])]]
     for title, row in rows.items():
         cells = ["{:.1f} [{:.1f}, {:.1f}]".format(row[name], *row["intervals"][name]) for name in titles]
         cells += [] if has_labels else [f"{row['threshold']:.1f}", repr(row["positive_class"])]

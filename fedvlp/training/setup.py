@@ -212,7 +212,7 @@ def shorten_splits(data: FederatedData) -> FederatedData:
     """Copy a data module so that it evaluates only on the first batch of each split. The images are shared."""
 
     def shorten(splits: Iterable[EvaluationSplit]) -> list[EvaluationSplit]:
-        return [replace(split, loader=list(islice(iter(split.loader), 1))) for split in splits]
+        return [replace(split, loader=list(islice(iter(split.loader), 1)), groups=None) for split in splits]
 
     short_data = copy.copy(data)
     measured = shorten(data.evaluation_splits())

@@ -5,11 +5,12 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from fedvlp.core.metrics import all_scores
-from fedvlp.core.predictions import TWO_CLASSES, youden_threshold
+from fedvlp.core.predictions import TWO_CLASSES, interval, resample, youden_threshold
 from fedvlp.results import load_record
 from fedvlp.testing.runs import CLASSES, DOMAINS, draw
 from fedvlp.tools.compare.command import run_compare
@@ -83,6 +84,29 @@ def test_predictions_match_accuracies_and_the_summary_scores_them(imbalanced, tm
     assert {name: (again.trainer.folder / name).read_bytes() for name in files} == files
     summary = load_record(again.trainer.folder)
     assert (summary.metrics, summary.balance) == (record.metrics, record.balance)
+
+
+def test_intervals_are_over_groups_if_images_have_groups(imbalanced, tmp_path, capsys):
+    options = ("--trainer.rounds=1", "--data.group=(.*)[01].png")  # two images of each class and domain
+    run = make_run(imbalanced, tmp_path, "promptfl", *options)
+    run.trainer.fit(run.model, run.datamodule)
+    record = load_record(run.trainer.folder)
+    for predictions in (record.predictions["last round"], run.trainer.predictions):
+        groups = predictions["held_out/photo"].groups
+        names = run.datamodule.groups["photo"]
+        assert np.array_equal(
+            groups[:, None] == groups, (names[:, None] == names) & (names != "") | np.eye(12, dtype=bool)
+        )
+    measured = record.metrics["last round"]["held_out/photo"]
+    assert (measured["images"], measured["groups"]) == (12, 10)
+    capsys.readouterr()
+    run.trainer.test(run.model, run.datamodule, ckpt_path=str(record.folder))
+    assert "in % [95 % over groups]" in capsys.readouterr().out
+    assert run_compare([str(record.folder), "--intervals"]) == 0
+    printed = capsys.readouterr().out
+    assert "95 % bootstrap interval over groups, each drawn" in printed
+    low, high = interval(resample(record.predictions["last round"]["held_out/photo"], 2, "held_out/photo")["accuracy"])
+    assert f"[{low:.1f}, {high:.1f}]" in printed
 
 
 def test_two_classes_have_scores_at_the_threshold_of_source_validation(imbalanced, tmp_path, capsys):

@@ -7,7 +7,7 @@ import numpy as np
 from fedvlp.results.predictions import confusions, read_predictions, write_predictions
 from tests.helpers.predictions import draw
 
-OTHERS = replace(draw(3, seed=2, classes=2), class_names=("new", "neu"))
+OTHERS = replace(draw(3, seed=2, classes=2), class_names=("new", "neu"), groups=np.int32([0, 4, 0]))
 WRITTEN = {
     "zero-shot CLIP": {"held_out/oil paint": draw(7)},
     "last round": {"held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1), "test/猫": OTHERS},
@@ -24,6 +24,8 @@ def test_predictions_are_restored(tmp_path):
             assert (again.clients, again.class_names) == (expected.clients, expected.class_names)
             for name in ("labels", "predicted", "confidence"):
                 assert np.array_equal(getattr(again, name), getattr(expected, name))
+            assert (again.groups is None) == (expected.groups is None)
+    assert found["last round"]["test/猫"].groups.tolist() == [0, 4, 0]
     assert read_predictions(tmp_path / "nowhere") == {}
 
 

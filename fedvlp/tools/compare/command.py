@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--intervals",
         action="store_true",
-        help="add the 95 %% bootstrap interval over images to each cell of a last round",
+        help="add the 95 %% bootstrap interval over images or groups to each cell of a last round",
     )
     parser.add_argument(
         "--oracle",

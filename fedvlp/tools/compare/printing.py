@@ -35,8 +35,8 @@ ORACLE_LEGEND = (
     f"Its {GAP} is the number of points by which a table that selects rounds in this way is too high"
 )
 INTERVAL_LEGEND = (
-    "[low, high]: 95 % bootstrap interval over images, each drawn with the predictions of all seeds. It shows how much "
-    "the mean depends on these images; the deviation shows how much it depends on the seeds"
+    "[low, high]: 95 % bootstrap interval over {resampled}, each drawn with the predictions of all seeds. It shows how "
+    "much the mean depends on these images; the deviation shows how much it depends on the seeds"
 )
 BALANCE_LEGEND = (
     "balanced: balanced accuracy, the mean of the classes' accuracies; "
@@ -154,7 +154,7 @@ def table_text(table: Table) -> TextTable:
     if has_oracle:
         legends.append(ORACLE_LEGEND)
     if table.cells["low"].notna().any():
-        legends.append(INTERVAL_LEGEND)
+        legends.append(INTERVAL_LEGEND.format(resampled=table.resampled))
     measure = _describe_measure(table)
     about = "; ".join(f"{name}: {value}" for name, value in table.about.items() if name not in TITLE_KEYS)
     return TextTable(

@@ -87,6 +87,12 @@ class Table:
         return self.protocol.role
 
     @property
+    def resampled(self) -> str:
+        """What intervals draw: images, or groups of images."""
+        splits = (split for run in self.records for row in run.metrics.values() for split in row.values())
+        return "groups" if any("groups" in scores for scores in splits) else "images"
+
+    @property
     def is_whole(self) -> bool:
         """Whether every domain of the data set has a column."""
         return self.num_columns in (0, len(self.columns))
@@ -233,9 +239,9 @@ def costs(records: Sequence[Record]) -> dict[str, int]:
 def add_intervals(table: Table) -> Table:
     """Add 95 % percentile intervals to last rounds and baselines.
 
-    All seeds are evaluated on the same images, so each image is drawn with the predictions of all seeds. Domains are
-    drawn independently. A cell has no interval if predictions are missing, if seeds were evaluated on different images,
-    or if it is not a mean of accuracies.
+    All seeds are evaluated on the same images, so each image or group is drawn with the predictions of all seeds.
+    Domains are drawn independently. A cell has no interval if predictions are missing, if seeds were evaluated on
+    different images or groups, or if it is not a mean of accuracies.
     """
     protocol = table.protocol
     metrics = {column: [protocol.columns.get(column, f"{protocol.role}/{column}")] for column in table.columns}
@@ -271,8 +277,9 @@ def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str
         for split in _splits(complete[0], metric):
             predictions = [splits[split] for splits in complete if split in splits]
             # Seeds are drawn together only if they have the same images in the same order and equally many states.
+            groups = {each.groups is not None and each.groups.tobytes() for each in predictions}
             kinds = {(each.labels.tobytes(), each.predicted.shape) for each in predictions}
-            if len(predictions) < num_seeds or len(kinds) > 1:
+            if len(predictions) < num_seeds or len(kinds) > 1 or len(groups) > 1:
                 return None
             # Stacked like states of one model, so that each image is drawn with the predictions of all seeds.
             stacked = stack(predictions, ())

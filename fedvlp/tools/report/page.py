@@ -213,7 +213,7 @@ def other_metrics(table: Table) -> TextTable | None:
         scores = _scores(table, row)
         if cell is not None and (scores or not math.isnan(cell.low)):
             with_interval = "-" if math.isnan(cell.low) else format_cell(cell)
-            title = table.records[0].name_accuracy("accuracy [95 % over images]")
+            title = table.records[0].name_accuracy(f"accuracy [95 % over {table.resampled}]")
             rows.append({"method": row[0], title: with_interval, **scores})
     if not rows:
         return None
