@@ -150,6 +150,7 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
         return several_label_scores(predictions, name)[1]
     images = np.concatenate([predictions.labels[None], predictions.predicted])
     generator = np.random.default_rng([seed, zlib.crc32(name.encode("utf-8", "surrogateescape"))])
+    draws: Iterator[NDArray[np.int64]]
     if predictions.groups is None:
         # Images with the same label and predictions are interchangeable, so one draw per resample is enough.
         kinds, counts = np.unique(images, axis=1, return_counts=True)

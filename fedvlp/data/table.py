@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
-from fedvlp.data.files.images import compose_name
+from fedvlp.data.files.images import EXTENSIONS, compose_name
+from fedvlp.data.files.shards import read_samples
 from fedvlp.data.label_sets import SEPARATOR, UNKNOWN, rename_labels, split_labels
 from fedvlp.data.listed import ImageFile, ListedImages
 from fedvlp.data.module import read_class_names
@@ -41,7 +42,7 @@ NOT_KNOWN = ("", "-1", "-1.0", "nan")
 class ImageTable(ListedImages):
     """Images listed in a table, one row per image.
 
-    Reads CSV, TSV and Parquet files, and folders saved by ``datasets``, with these columns:
+    Reads CSV, TSV and Parquet files, folders saved by ``datasets``, and WebDataset's tar files, with these columns:
 
     * ``path``, relative to the root; or ``image``, the image's bytes in Parquet files and saved folders
     * ``label``, the class
@@ -49,7 +50,7 @@ class ImageTable(ListedImages):
     * optionally ``name``, the image's name in splits; by default its path
 
     Args:
-        table: The file, or the folder saved by ``datasets``.
+        table: The file, the folder saved by ``datasets``, or a pattern of tar files, such as "shards/*.tar".
         root: Folder of the images; by default the table's folder.
         columns: Names of the columns in this table, such as {"label": "dx"}. A path may be composed from columns, as in
             {"path": "images/{image_id}.jpg"}. A label may have a column per class, as in {"label": "melanoma|nevus"}:
@@ -226,10 +227,10 @@ class Cells:
 
 
 def read_table(path: Path, cache_dir: Path | None, image: str = "image") -> Cells:
-    """Read a CSV, TSV or Parquet file, or a folder saved by ``datasets``.
+    """Read a CSV, TSV or Parquet file, a folder saved by ``datasets``, or tar files.
 
     Args:
-        path: The file or folder.
+        path: The file or folder, or the pattern of tar files.
         cache_dir: Folder for images that the rows contain; they are extracted once.
         image: Name of the column of these images.
 
@@ -239,10 +240,13 @@ def read_table(path: Path, cache_dir: Path | None, image: str = "image") -> Cell
     kind = path.suffix.casefold()
     if path.is_dir() or (path.is_file() and kind in (".parquet", ".pq")):
         return _read_arrow(path, cache_dir, image)
+    if kind == ".tar":
+        samples = read_samples(path, EXTENSIONS)
+        return Cells(list(samples[0]), samples, folder=path.parent)
     if not path.is_file():
         raise UserError(f"Expected a table of images; there is no file {path}. Check data.table.")
     if kind not in (".csv", ".tsv", ".txt"):
-        raise UserError(f"Expected a table as .csv, .tsv or .parquet; got {path.name}. Save it as CSV.")
+        raise UserError(f"Expected a table as .csv, .tsv or .parquet, or .tar; got {path.name}. Save it as CSV.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()

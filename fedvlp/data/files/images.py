@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from fedvlp.data.files.dicom import DICOM_EXTENSIONS, is_dicom, read_dicom
 from fedvlp.data.files.intensity import percentile_range, scale_to_bytes
+from fedvlp.data.files.shards import MEMBER, read_content
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Intensity
 
@@ -135,7 +136,9 @@ def _to_bytes(values: NDArray[Any], intensity: Intensity) -> NDArray[np.uint8]:
 
 
 def read_rgb(file: str | os.PathLike[str] | BytesIO, intensity: Intensity = "full") -> Image.Image:
-    """Read one image file, or its bytes, as 8-bit RGB."""
+    """Read one image file, an image in a tar file, or an image's bytes, as 8-bit RGB."""
+    if not isinstance(file, BytesIO) and MEMBER.fullmatch(os.fspath(file)):
+        file = BytesIO(read_content(file))
     if is_dicom(file):
         return read_dicom(file, intensity)
     with Image.open(file) as image:
@@ -201,7 +204,7 @@ def _decode(path: str | os.PathLike[str]) -> tuple[str, str]:
     try:
         if not os.path.exists(path) and os.path.islink(path):
             return f"it is a link to {os.readlink(path)}, which does not exist", digest
-        content = Path(path).read_bytes()
+        content = read_content(path)
         if not content:
             return "the file is empty", digest
         digest = content_digest(content)
@@ -304,11 +307,12 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _size_and_time(path: str) -> str:
+    member = MEMBER.fullmatch(path)
     try:
-        status = os.stat(path)
+        status = os.stat(member[1] if member else path)
     except OSError:
         return "missing"
-    return f"{status.st_size}\0{status.st_mtime_ns}"
+    return f"{member[3] if member else status.st_size}\0{status.st_mtime_ns}"
 
 
 class ArrayImages:
