@@ -155,6 +155,8 @@ class FederatedDataModule(L.LightningDataModule):
                 raise UserError(
                     f"{target.name} is a target of another data set and only measured. Remove its protocol."
                 )
+            if target.several_labels:
+                raise UserError(f"{target.name} has several labels per image, which a target can't have. Remove it.")
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._make_loaders: Callable[..., BoundLoaders] | None = None
         self._bound_to: L.LightningModule | None = None
