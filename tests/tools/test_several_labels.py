@@ -115,7 +115,7 @@ def test_the_report_says_map_and_lists_each_label(trained, tmp_path):
     page = tmp_path / "report.html"
     printed("report", trained[0], "--output", page)
     text = re.sub("<pre.*?</pre>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert "mAP [95 % over images]" in text
+    assert "mAP [95 % over groups]" in text
     assert "mean mAP on held-out domains" in text
     assert not re.search("accuracy|balanced", text, re.IGNORECASE)
     (table,) = tables([record])
