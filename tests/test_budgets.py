@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.house import House
 
-MOST_LINES = 39_400
+MOST_LINES = 39_850
 LONGEST_CHAIN = 17
 
 
