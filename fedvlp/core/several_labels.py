@@ -65,7 +65,7 @@ def label_pairs(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B L 2"]:
 def image_losses(logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor, "B"]:
     """Compute each image's cross-entropy for classes [B], or binary cross-entropy for targets [B, L] of labels.
 
-    The binary cross-entropy is summed over an image's known labels.
+    The binary cross-entropy is the mean over an image's known labels, or 0 without any.
 
     >>> targets = torch.tensor([[1.0, torch.nan]])
     >>> image_losses(torch.zeros(1, 3), targets)  # log 2, of one known label
@@ -74,7 +74,8 @@ def image_losses(logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor
     if targets.ndim == 1:
         return F.cross_entropy(logits, targets, reduction="none")
     losses = F.binary_cross_entropy_with_logits(label_logits(logits), targets.nan_to_num(), reduction="none")
-    return (losses * ~targets.isnan()).sum(-1)
+    is_known = ~targets.isnan()
+    return (losses * is_known).sum(-1) / is_known.sum(-1).clamp(min=1)
 
 
 def classification_loss(logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor, ""]:

@@ -112,7 +112,7 @@ def distillation_kl(
 ) -> Float[Tensor, ""]:
     """Compute the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
 
-    For several labels per image, pass their :func:`.label_pairs`; the divergence is summed over labels.
+    For several labels per image, pass their :func:`.label_pairs`; the divergence is averaged over labels.
 
     >>> logits = torch.tensor([[1.0, 2.0]])
     >>> distillation_kl(logits, logits).item()
@@ -121,7 +121,7 @@ def distillation_kl(
     # Use float32 even under autocast, which would round small probabilities to 0.
     teacher = F.log_softmax(teacher_logits.detach().float(), dim=-1)
     student = F.log_softmax(student_logits.float(), dim=-1)
-    return (teacher.exp() * (teacher - student)).sum() / len(student)
+    return (teacher.exp() * (teacher - student)).sum() / student[..., 0].numel()
 
 
 def distillation_losses(
@@ -130,7 +130,7 @@ def distillation_losses(
     """Compute the cross-entropy, `kl` = KL(teacher || student), and `loss` = cross-entropy + beta kl (TRIP, Eq. 12).
 
     beta is `kl_weight`. The teacher's logits get no gradient. With several labels per image, the cross-entropy is
-    binary, over known labels, and `kl` is the sum over all labels, because the teacher knows all.
+    binary, over known labels, and `kl` is the mean over all labels, because the teacher knows all.
     """
     cross_entropy = classification_loss(logits, labels)
     if labels.ndim == 2:

@@ -54,8 +54,8 @@ def direct_loss(module, images, targets):
         for label, y in enumerate(target):
             p, q = (1 / (1 + math.exp(z[-1] - z[label])) for z in (row, frozen))
             if not math.isnan(y):
-                loss -= math.log(p if y == 1 else 1 - p)
-            loss += kl_weight * entropy([q, 1 - q], [p, 1 - p])
+                loss -= math.log(p if y == 1 else 1 - p) / sum(not math.isnan(each) for each in target)
+            loss += kl_weight * entropy([q, 1 - q], [p, 1 - p]) / len(target)
         losses.append(loss)
     return sum(losses) / len(losses)
 
