@@ -29,6 +29,7 @@ VALUES = {
     "cache_dir": None,
     "out_of_distribution": OTHERS,
     "positive_class": "dog",
+    "negative_class": "other",
 }
 NOT_COMPARED = {
     "eval_batch_size": "the result of an image does not depend on its batch",
@@ -37,6 +38,7 @@ NOT_COMPARED = {
     "cache_images": "like cache_dir",
     "out_of_distribution": "adds a measurement that the summary names; no accuracy depends on it",
     "positive_class": "adds measurements that name it; no accuracy depends on it",
+    "negative_class": "only for several labels, where the description names it",
     "class_names_map": "the names are among the options of the method, which are compared",
 }
 WHERE = {
