@@ -6,10 +6,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description
+from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.benchmarks.layouts import shorten
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
-from fedvlp.data.label_sets import SEPARATOR, UNKNOWN
+from fedvlp.data.label_sets import UNKNOWN
 from fedvlp.data.listed import ImageFile, spellings
 from fedvlp.data.module import describe_ids
 

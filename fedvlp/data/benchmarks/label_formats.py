@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedvlp.data.label_sets import SEPARATOR, UNKNOWN
+from fedvlp.core.several_labels import SEPARATOR
+from fedvlp.data.label_sets import UNKNOWN
 
 
 class LabelledImage(NamedTuple):

@@ -21,9 +21,9 @@ from fedvlp.catalog.description import (
     TorchvisionFolder,
 )
 from fedvlp.core.roles import ImageRole
+from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.benchmarks.label_formats import FORMATS, LabelledImage
 from fedvlp.data.files.images import compose_name, folders_in, list_images
-from fedvlp.data.label_sets import SEPARATOR
 from fedvlp.data.listed import ImageFile
 from fedvlp.utils.errors import UserError
 
