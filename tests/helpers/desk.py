@@ -68,13 +68,16 @@ class Desk:
                 folder.mkdir(parents=True)
                 for index in range(5):
                     draw(domain, label, index).save(folder / f"{index}.png")
-        rows = ["path,label,domain"]
-        for path in sorted((self.folder / "my_images").glob("*/*/*.png")):
+        rows, scans, findings = ["path,label,domain"], ["path,label"], ["path,opacity,effusion,fracture"]
+        sets = ("effusion|opacity", "", "opacity|?fracture", "effusion", "fracture|opacity")
+        for number, path in enumerate(sorted((self.folder / "my_images").glob("*/*/*.png"))):
             domain_name, class_name, name = path.parts[-3:]
             rows.append(f"{domain_name}/{class_name}/{name},{class_name},{domain_name}")
-        (self.folder / "images.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-        marked = [f"my_images/photo/dog/{index}.png,{index % 2},{index // 2 - 1}" for index in range(5)]
-        (self.folder / "xrays.csv").write_text("\n".join(["path,edema,effusion", *marked]) + "\n", encoding="utf-8")
+            path_name = f"my_images/{domain_name}/{class_name}/{name}"
+            scans.append(f"{path_name},{sets[number % 5]}")
+            findings.append(f"{path_name},{number % 2},{number // 2 % 2},{('0', '1', '')[number % 3]}")
+        for table, lines in {"images": rows, "scans": scans, "findings": findings}.items():
+            (self.folder / f"{table}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for page in PAGES:
             if page not in EXAMPLE_PAGES:
                 for name, code in page.files().items():
