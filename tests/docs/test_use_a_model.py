@@ -39,5 +39,5 @@ def test_every_attribute_of_a_classifier_is_there(clip):
     model = fedvlp.Classifier(fedvlp.PromptFL(["red", "blue"], clip))
     names = [re.match(r"`model\.(\w+)", row[0]) for row in PAGE.rows("It returns a `fedvlp.Classifier`")]
     names = [name.group(1) for name in names if name]
-    assert len(names) == 8
+    assert len(names) == 9
     assert all(hasattr(model, name) for name in names)
