@@ -34,7 +34,13 @@ BySplit = Mapping[str, Predictions]
 GRID = 2**24
 # Scores that a role averages over its domains, if all of them have the score.
 AVERAGED = (
-    *("accuracy", "balanced_accuracy", "macro_f1", "micro_f1", "calibration_error", *TWO_CLASSES.values(), "threshold"),
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "micro_f1",
+    "calibration_error",
+    *TWO_CLASSES.values(),
+    "threshold",
 )
 
 

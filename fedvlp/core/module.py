@@ -47,8 +47,8 @@ class FederatedModule(L.LightningModule):
         uses_personal: Whether ``forward`` may use personal tensors. False while only the shared part is evaluated.
         train_only_personal: Names of further personal tensors that only training needs.
         calibration_temperature: Divisor of a deployed method's logits, above 0, from ``fedvlp calibrate``.
-        label_thresholds: Probability from which each of several labels applies, from the last evaluation on source
-            validation; empty for 50 %.
+        label_thresholds: Each label's lowest probability at which it is predicted, chosen in the last evaluation on
+            source validation; empty for 50 %.
         strategy: How the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: Names or prefixes of constants that the server sends once, before the first round.
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
@@ -199,7 +199,7 @@ class FederatedModule(L.LightningModule):
 
     @property
     def thresholds(self) -> list[float]:
-        """The probability from which each of several labels applies."""
+        """Each label's lowest probability at which it is predicted."""
         return list(self.label_thresholds or [0.5] * len(self.label_names))
 
     def choose(self, probabilities: Float[Tensor, "B _"]) -> Tensor:

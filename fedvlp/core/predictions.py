@@ -1,4 +1,4 @@
-"""Predictions of images, their accuracy and confusions, intervals, scores of two classes and of labels, no PyTorch."""
+"""Predictions of images and their scores and intervals, for classes, two classes or several labels; no PyTorch."""
 
 import itertools
 import zlib
@@ -179,8 +179,8 @@ def _draw_images(
     """Draw images with replacement, or whole groups: the cluster bootstrap (Field & Welsh, JRSS B 69, 2007).
 
     Returns:
-        The order of ``images`` [values, N], which depends only on their values and on which of them share a group; and
-        endless draws [AT_ONCE, N]: how often each image, in this order, is in a resample.
+        An order of ``images`` [values, N] that depends only on their values and shared groups; and endless draws
+        [AT_ONCE, N]: how often each image, in this order, is in a resample.
     """
     order = np.lexsort(images)
     sizes = np.ones_like(order)
@@ -306,7 +306,7 @@ def f1_thresholds(validation: Sequence[Predictions]) -> tuple[float, ...]:
 
 
 def with_thresholds(split: Predictions, thresholds: tuple[float, ...]) -> Predictions:
-    """Predict the labels whose probability is at least their threshold; without thresholds return ``split``."""
+    """Predict labels that reach their thresholds; without thresholds return ``split``."""
     if not thresholds:
         return split
     is_predicted = split.confidence >= np.asarray(thresholds, np.float32)
@@ -319,8 +319,8 @@ def several_label_scores(split: Predictions, name: str) -> tuple[dict[str, float
     Images or their groups are drawn with replacement, each with all labels and the predictions of all states. Average
     precision and AUROC are averaged over states, then over labels that occur in a resample; counts of F1 are summed
     over states. The draws depend on ``name``, but not on the order of images. A label that never occurs has the average
-    precision NaN. Average precision rises when positives are drawn twice, so resamples are shifted to the mean of the
-    actual score.
+    precision NaN. Average precision rises when positives are drawn twice, so resamples are shifted until their mean
+    is the score.
     """
     images = np.concatenate([split.labels.T, *split.confidence.transpose(0, 2, 1)])
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))

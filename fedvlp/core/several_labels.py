@@ -1,7 +1,7 @@
 """Several labels per image: a method compares each label with one negative class.
 
 A method gets the names of L labels and, last, the marked name of the negative class, and computes L + 1 logits. A
-label's logit is its own minus that of the negative class, and its probability is the sigmoid of it. Targets [B, L] are
+label's logit is its own minus that of the negative class, and its probability is the sigmoid. Targets [B, L] are
 1, 0, or NaN if a label is unknown.
 """
 
@@ -84,7 +84,7 @@ def classification_loss(logits: Float[Tensor, "B C"], targets: Targets) -> Float
 
 
 def is_correct(logits: Float[Tensor, "B C"], targets: Targets) -> Float[Tensor, "B"]:
-    """Compute whether each image's class is right, 0 or 1, or the share of its known labels that are, in [0, 1].
+    """Compute whether each image's class is right, 0 or 1, or the share of known labels predicted correctly, in [0, 1].
 
     >>> is_correct(torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[1.0, 1.0]]))
     tensor([0.5000])

@@ -1,7 +1,7 @@
 """Several labels per image: the set of an image's labels as its class in data sets and splits.
 
-An image's set is a string such as ``dog|tree`` or ``dog|?tree``; ``?`` marks a label of which nobody knows whether it
-applies, and an image without labels has the empty string.
+An image's set is a string such as ``dog|tree`` or ``dog|?tree``; ``?`` marks an unknown label, and an
+image without labels has the empty string.
 """
 
 import copy

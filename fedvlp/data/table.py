@@ -183,7 +183,7 @@ class ImageTable(ListedImages):
         return compose_name(marked[0])
 
     def _marked_labels(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
-        """Join the labels whose columns have 1, and the unknown labels."""
+        """Join the present and the unknown labels of a row."""
         labels = []
         for column in columns:
             value = row[column].strip()

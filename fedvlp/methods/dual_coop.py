@@ -46,7 +46,7 @@ class DualCoOp(PromptLearner):
         region_scale: Factor of the cosines in the softmax over regions.
         positive_focus: Exponent gamma+ of the loss of labels that apply.
         negative_focus: Exponent gamma- of the loss of labels that do not apply.
-        margin: Probability c up to which a label that does not apply has no loss.
+        margin: Probability c; a label that does not apply has no loss up to it.
     """
 
     needs_images = True  # f(x) does not contain the regions

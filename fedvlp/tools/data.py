@@ -213,7 +213,7 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 
 
 def _label_counts(manifest: Manifest) -> list[str]:
-    """Count the images that have each label, and those for which it is unknown."""
+    """Count each label's images, and the images where it is unknown."""
     import numpy as np
 
     from fedvlp.data.label_sets import label_targets

@@ -1,4 +1,4 @@
-"""Images in tar files in WebDataset's format; they are read in place, at any position."""
+"""Images in WebDataset's tar files, which are read in place, in any order."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def read_content(path: str | os.PathLike[str]) -> bytes:
 def read_samples(pattern: Path, extensions: frozenset[str]) -> list[dict[str, str]]:
     """List the images in tar files as rows of a table, without reading the images.
 
-    Files of a tar file whose names are equal up to the first dot are one sample: an image; ``json``, whose fields are
-    cells; and ``cls`` or ``txt``, the label unless ``json`` has one. By default, all images are one domain.
+    Files whose names are equal up to the first dot are one sample. It has an image; the fields of ``json`` are cells,
+    and ``cls`` or ``txt`` is the label unless ``json`` has one. By default, all images are one domain.
 
     Args:
         pattern: A tar file, or several, such as ``shards/*.tar``.
@@ -54,8 +54,8 @@ def read_samples(pattern: Path, extensions: frozenset[str]) -> list[dict[str, st
                     rows.append(default | sample | fields | {"path": sample["path"]})
         except (tarfile.TarError, ValueError, AttributeError) as error:
             raise UserError(
-                f"Could not read {shard} ({error}). Expected an uncompressed tar file, in which each json file "
-                "contains an object. Decompress it, or write it again."
+                f"Could not read {shard} ({error}). Expected an uncompressed tar file whose json files "
+                "contain objects. Decompress it, or write it again."
             ) from error
     if not rows:
         raise UserError(f"Expected tar files with images at {pattern}; found no image. Check data.table.")
