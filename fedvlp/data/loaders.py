@@ -79,16 +79,12 @@ class BoundLoaders:
             if len(self._rows_to_cache(domain)):
                 self._tensors(domain, self.precompute)
 
-    def train_loader(self, client_id: int, batch_size: int, seed: int, balanced: bool = False) -> Loader:
-        """Make a client's batches, shuffled by a seed, or drawn with balanced classes."""
-        return self._loader(self.train_parts[client_id], batch_size, seed, balanced)
-
     def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
         """List every measured part, in the order of the parts."""
         splits = []
         for part in self.parts:
             if part.role != "train":
-                loader = self._loader(part, batch_size)
+                loader = self.loader(part, batch_size)
                 names = tuple(self.class_names[label] for label in part.classes)
                 about = (part.name, part.role, part.owner, part.clients)
                 splits.append(EvaluationSplit(*about, loader, len(part), names, self._group_numbers(part)))
@@ -108,8 +104,8 @@ class BoundLoaders:
         is_augmented = self.train_transform is not None
         if not is_augmented:
             self._cache_decoded(dict(selected))
-        dataset = self._dataset(selected, is_augmented, self._domain_numbers(selected))
-        return image_loader(dataset, batch_size, self.num_workers, seed, balanced=balanced)
+        dataset = self._dataset(selected, is_augmented, self.domains)
+        return image_loader(dataset, batch_size, self.num_workers, Shuffle(dataset.labels, seed, balanced))
 
     def image_loaders(self, batch_size: int, *roles: ImageRole) -> list[ImageLoader]:
         """Make a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
@@ -121,47 +117,41 @@ class BoundLoaders:
                 loaders.append(image_loader(dataset, batch_size, self.num_workers))
         return loaders
 
-    def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None, balanced: bool = False) -> Loader:
+    def loader(self, part: SplitPart, batch_size: int, seed: int | None = None, balanced: bool = False) -> Loader:
+        """Make a part's batches: in order, or shuffled by a seed, with ``balanced`` classes if requested."""
         precompute = self.precompute
         selected = list(part.rows_by_domain.items())
-        numbers = None if seed is None else self._domain_numbers(selected)
         is_augmented = self.train_transform is not None and part.role == "train"
+        dataset = self._dataset(selected, is_augmented, () if seed is None else self.domains, part.classes)
+        shuffle = None if seed is None else Shuffle(dataset.labels, seed, balanced)
         if precompute is None or is_augmented:
-            dataset = self._dataset(selected, is_augmented, numbers, part.classes)
-            loader = image_loader(dataset, batch_size, self.num_workers, seed, self.device, balanced)
-            return DeviceLoader(loader, self.device)
+            return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, shuffle, self.device), self.device)
         # The tensors have a row for each encoded image, but not all images of a domain need be encoded.
-        rows = [np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected]
-        labels = collect_labels([(self.images[domain], rows) for domain, rows in selected], part.classes)
-        targets = labels if self.targets is None else self.targets[labels]
+        rows = np.concatenate([np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected])
         return PrecomputedLoader(
-            # A function, since splits are listed before encoding.
-            tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
-            rows=[torch.from_numpy(domain_rows).to(self.device) for domain_rows in rows],
-            labels=torch.from_numpy(targets).to(self.device),
-            batch_size=batch_size,
-            shuffle=None if seed is None else Shuffle(len(labels), seed, labels if balanced else None),
-            domains=numbers,
+            dataset,
+            lambda: [self._tensors(domain, precompute) for domain, _ in selected],
+            rows,
+            batch_size,
+            shuffle,
+            self.device,
         )
-
-    def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
-        return [self.domains.index(domain) for domain, _ in selected] if self.domains else None
 
     def _dataset(
         self,
         selected: Sequence[tuple[str, Indices]],
         is_augmented: bool = False,
-        domains: Sequence[int] | None = None,
+        domains: Sequence[str] = (),
         classes: Sequence[int] = (),
     ) -> ImageDataset:
+        transform = self.train_transform if is_augmented and self.train_transform is not None else self.transform
+        images: list[Selection] = [(self.images[domain], rows) for domain, rows in selected]
         if self._steps is not None and not is_augmented and all(domain in self._decoded for domain, _ in selected):
             decoded = [(self._decoded[domain], rows) for domain, rows in selected]
-            images: list[Selection] = [(cached, np.searchsorted(cached.rows, rows)) for cached, rows in decoded]
-            # Decoded images need only the remaining steps of the transform.
-            return ImageDataset(images, self._steps[1], domains, classes, self.targets)
-        transform = self.train_transform if is_augmented and self.train_transform is not None else self.transform
-        images = [(self.images[domain], rows) for domain, rows in selected]
-        return ImageDataset(images, transform, domains, classes, self.targets)
+            images = [(cached, np.searchsorted(cached.rows, rows)) for cached, rows in decoded]
+            transform = self._steps[1]  # decoded images need only the remaining steps
+        numbers = [domains.index(domain) for domain, _ in selected] if domains else None
+        return ImageDataset(images, transform, numbers, classes, self.targets)
 
     @cached_property
     def _steps(self) -> tuple[Any, Transform] | None:
@@ -210,16 +200,16 @@ class BoundLoaders:
 
 
 class Shuffle(Sampler[tuple[int, int]]):
-    """Random order of ``count`` images, with a seed for each image's augmentation, drawn for every pass.
+    """Random order of the images with some labels, and a seed for each image's augmentation, drawn for every pass.
 
-    With ``labels`` [images], classes are balanced: as many images are drawn with replacement, and each class that has
-    images is equally likely. The draws depend only on ``seed``. The global generator is neither read nor advanced.
+    If ``balanced``, as many images are drawn with replacement, and each class that has images is equally likely. The
+    draws depend only on ``seed``. The global generator is neither read nor advanced.
     """
 
-    def __init__(self, count: int, seed: int, labels: Indices | None = None) -> None:
-        self.count = count
+    def __init__(self, labels: Indices, seed: int, balanced: bool = False) -> None:
+        self.count = len(labels)
         self.generator = torch.Generator().manual_seed(seed)
-        self.weights = None if labels is None else 1 / torch.from_numpy(np.bincount(labels)[labels]).double()
+        self.weights = 1 / torch.from_numpy(np.bincount(labels)[labels]).double() if balanced else None
 
     def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
         """Draw the order of the next pass, and the seed of the image at each position."""
@@ -245,7 +235,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         selected: Images and rows of each domain.
         transform: Turns an image into a tensor [3, V, V].
         domains: Index of each selection's domain; items are then dicts of ``images`` and ``domain``.
-        classes: See ``collect_labels``.
+        classes: The ascending classes of the labels, which are then renumbered from 0; empty for all classes.
         targets: Targets of each class, [classes, labels], if an item has these instead of the class.
     """
 
@@ -260,7 +250,8 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         self.images = [images for images, _ in selected]
         self.domain = np.repeat(np.arange(len(selected)), [len(rows) for _, rows in selected])
         self.row = np.concatenate([rows for _, rows in selected])
-        self.labels = collect_labels(selected, classes)
+        labels = np.concatenate([images.labels[rows] for images, rows in selected])
+        self.labels: Indices = np.searchsorted(classes, labels) if classes else labels
         self.targets: NDArray[Any] = self.labels if targets is None else targets[self.labels]
         self.transform = transform
         self.domains = domains
@@ -283,28 +274,21 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         return {"images": pixels, DOMAIN: self.domains[self.domain[position]]}, label
 
 
-def collect_labels(selected: Sequence[Selection], classes: Sequence[int] = ()) -> Indices:
-    """Collect the labels of selected rows, renumbered from 0 when only the ascending ``classes`` are used."""
-    labels = np.concatenate([images.labels[rows] for images, rows in selected])
-    return np.searchsorted(classes, labels) if classes else labels
-
-
 def image_loader(
     dataset: ImageDataset,
     batch_size: int,
     num_workers: int = 0,
-    seed: int | None = None,
+    shuffle: Shuffle | None = None,
     device: torch.device | None = None,
-    balanced: bool = False,
 ) -> ImageLoader:
-    """Make a PyTorch loader of (pixels, labels), shuffled by ``seed``, or in order without a seed.
+    """Make a PyTorch loader of (pixels, labels), in order unless ``shuffle`` draws another.
 
     Batches for a CUDA ``device`` use pinned memory, so that copying overlaps with computing.
     """
     return DataLoader(
         dataset,
         batch_size=batch_size,
-        sampler=None if seed is None else Shuffle(len(dataset), seed, dataset.labels if balanced else None),
+        sampler=shuffle,
         num_workers=num_workers,
         pin_memory=device is not None and device.type == "cuda",
         # Without this, each pass would draw its workers' seed from the global generator.
@@ -331,31 +315,30 @@ class PrecomputedLoader:
     """Batches cut from the tensors of domains; nothing is read, decoded or encoded.
 
     Args:
-        tensors: Computes each domain's tensors, [images, ...] by name; called for the first batch.
-        rows: Selected rows of each domain.
-        labels: Class [images] or targets [images, L] of each selected row.
+        dataset: The images, whose labels (or targets) and domains the batches contain.
+        tensors: Computes the tensors of each of the images' domains, by name; called for the first batch.
+        rows: Row of each image in its domain's tensors.
         batch_size: Rows in a batch; the last may be smaller.
-        shuffle: Draws the order; None keeps the order of ``rows``.
-        domains: Index of each domain; batches then contain it as ``domain`` [B].
+        shuffle: Draws the order; None keeps the order of the images.
+        device: The device of the tensors.
     """
 
     def __init__(
         self,
+        dataset: ImageDataset,
         tensors: Callable[[], Sequence[dict[str, Tensor]]],
-        rows: Sequence[Int[Tensor, " _"]],
-        labels: Tensor,
+        rows: Indices,
         batch_size: int,
-        shuffle: Shuffle | None = None,
-        domains: Sequence[int] | None = None,
+        shuffle: Shuffle | None,
+        device: torch.device,
     ) -> None:
         self.tensors = tensors
-        self.labels = labels
         self.batch_size = batch_size
-        self.rows = torch.cat(list(rows))
-        counts = torch.tensor([len(domain_rows) for domain_rows in rows])
-        self.domain = torch.repeat_interleave(counts).to(self.rows.device)
-        self.number = None if domains is None else torch.tensor(domains, device=self.rows.device)[self.domain]
         self.shuffle = shuffle
+        self.rows, self.domain, self.labels = (
+            torch.from_numpy(values).to(device) for values in (rows, dataset.domain, dataset.targets)
+        )
+        self.number = None if dataset.domains is None else torch.tensor(dataset.domains, device=device)[self.domain]
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)

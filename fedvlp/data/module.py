@@ -429,9 +429,10 @@ class FederatedDataModule(L.LightningDataModule):
         """
         seed = torch.initial_seed() if seed is None else seed
         balanced = self.balance_classes and not once
+        loaders = self.loaders[""]
         if client is None:
-            return self.loaders[""].train_image_loader(self.batch_size, seed, balanced)
-        return self.loaders[""].train_loader(client.id, self.batch_size, seed, balanced)
+            return loaders.train_image_loader(self.batch_size, seed, balanced)
+        return loaders.loader(loaders.train_parts[client.id], self.batch_size, seed, balanced)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """List the validation and test splits of each source domain, then the held-out domains, omitting empty ones.
