@@ -24,8 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
-from fedvlp.data.files.dicom import DICOM_EXTENSIONS, is_dicom, read_dicom
-from fedvlp.data.files.intensity import percentile_range, scale_to_bytes
+from fedvlp.data.files.dicom import DICOM_EXTENSIONS, is_dicom, percentile_range, read_dicom, scale_to_bytes
 from fedvlp.data.files.shards import MEMBER, read_content
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Intensity
