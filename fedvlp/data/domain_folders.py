@@ -11,7 +11,8 @@ import numpy as np
 from fedvlp.catalog.description import normalise_name
 from fedvlp.core.predictions import Predictions
 from fedvlp.data.files.images import EXTENSIONS, compose_name, folders_in, is_hidden, is_image, list_files
-from fedvlp.data.listed import ImageFile, ListedImages
+from fedvlp.data.listed import ListedImages
+from fedvlp.data.rows import ImageFile
 from fedvlp.utils.errors import UserError
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"

@@ -5,59 +5,29 @@ import json
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedvlp.core.roles import ImageRole
 from fedvlp.data.files.images import (
-    ArrayImages,
     FolderImages,
     Images,
-    Indices,
     bad_images_message,
     decode_all,
     group_copies,
 )
-from fedvlp.data.label_sets import rename_labels, split_labels
 from fedvlp.data.module import FederatedDataModule, fold_spelling
-from fedvlp.data.splits import Names, OfficialSplit, SplitPart, split_table
+from fedvlp.data.rows import ImageFile, collect_classes, labelled_images, rename_labels, split_labels
+from fedvlp.data.splits import Names, SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 
 log = logging.getLogger(__name__)
-GIVEN_ROLES: tuple[ImageRole, ...] = ("train", "validation", "test")
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class ImageFile:
-    """One image of a data set; sorts by domain, class and name.
-
-    Attributes:
-        domain: Name of its domain; in folders, the folder below the root.
-        class_name: Name of its class, or the set of its labels; in folders, the folder below the domain's folder.
-        name: Name in splits; in folders, ``domain/class/image``. All names are in composed Unicode (NFC).
-        path: Path in the file system.
-        role: Role in an official split, or None.
-        client: Name of the client that trains on it; "" if the partition chooses one.
-        group: The patient, camera or other source that it shares with other images; "" if it has none.
-        pixels: uint8 of shape [H, W, 3], RGB, unless the image is a file.
-    """
-
-    domain: str
-    class_name: str
-    name: str
-    path: str
-    role: ImageRole | None = field(default=None, compare=False)
-    client: str = field(default="", compare=False)
-    group: str = field(default="", compare=False)
-    pixels: NDArray[np.uint8] | None = field(default=None, compare=False)
 
 
 class ListedImages(FederatedDataModule):
@@ -94,7 +64,6 @@ class ListedImages(FederatedDataModule):
             self.group_pattern = None if group is None else re.compile(group)
         except re.error as error:
             raise UserError(f"Expected a regular expression in data.group; got {group!r} ({error}).") from error
-        self.files: Mapping[str, Sequence[ImageFile]] = {}  # by domain, after listing them
         self._digests: dict[str, str] = {}  # by the image's name, after reading the files
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
@@ -113,12 +82,11 @@ class ListedImages(FederatedDataModule):
                 sets = set().union(*collect_classes(domains).values())
                 name_of = {labels: rename_labels(labels, name_of) for labels in sets}
             for domain, files in domains.items():
-                domains[domain] = [
-                    replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
-                ]
+                names = [name_of.get(file.class_name, file.class_name) for file in files]
+                domains[domain] = [replace(file, class_name=name) for file, name in zip(files, names, strict=True)]
         classes = collect_classes(domains)
-        names = set().union(*classes.values())
-        class_names = sorted(names) if self.several_labels else self.order_classes(names)
+        all_names = set().union(*classes.values())
+        class_names = sorted(all_names) if self.several_labels else self.order_classes(all_names)
         self._check_classes(classes)
         self.files = domains
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
@@ -163,16 +131,6 @@ class ListedImages(FederatedDataModule):
         return good
 
     @cached_property
-    def official(self) -> OfficialSplit | None:
-        """The split that the files' roles give, or None."""
-        _ = self._loaded
-        given = {file.role for file in chain.from_iterable(self.files.values())}
-        roles = [role for role in GIVEN_ROLES if role in given]
-        if not roles:
-            return None
-        return OfficialSplit("/".join(roles), {domain: self._positions(domain) for domain in self.domains})
-
-    @cached_property
     def groups(self) -> Mapping[str, Names]:
         """The group of each image, by domain; "" for images without a group."""
         groups = self._column(self._group_of)
@@ -184,32 +142,11 @@ class ListedImages(FederatedDataModule):
             )
         return groups
 
-    @cached_property
-    def owners(self) -> Mapping[str, Names]:
-        """The client of each image that the files name, by domain."""
-        return self._column(lambda file: file.client)
-
-    def _column(self, value_of: Callable[[ImageFile], str]) -> dict[str, Names]:
-        """Collect a value of each image, by domain; empty if no image has one."""
-        _ = self._loaded
-        if not any(map(value_of, chain.from_iterable(self.files.values()))):
-            return {}
-        return {domain: self._values(domain, value_of) for domain in self.images}
-
-    def _values(self, domain: str, value_of: Callable[[ImageFile], str]) -> Names:
-        # Images are matched by name, since unreadable images may have been skipped.
-        values = {file.name: value_of(file) for file in self.files[domain]}
-        return np.array([values[name] for name in self.images[domain].names], dtype=object)
-
     def _group_of(self, file: ImageFile) -> str:
         match = self.group_pattern.search(file.name) if self.group_pattern else None
         if match is None:
             return file.group
         return (match[1] or "") if match.re.groups else match[0]
-
-    def _positions(self, domain: str) -> dict[ImageRole, Indices]:
-        roles = self._values(domain, lambda file: file.role or "")
-        return {role: np.flatnonzero(roles == role) for role in GIVEN_ROLES if role in roles}
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
@@ -314,19 +251,3 @@ def spellings(
     for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
         groups[fold_spelling(name)].append(name)
     return [names for names in groups.values() if len(names) > 1]
-
-
-def collect_classes(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
-    """Collect the class names of each domain's images."""
-    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
-
-
-def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
-    """Label the files of one domain by the positions of their classes."""
-    label_of = {name: label for label, name in enumerate(class_names)}
-    labels = [label_of[file.class_name] for file in files]
-    names = [file.name for file in files]
-    pixels = [file.pixels for file in files if file.pixels is not None]
-    if pixels:
-        return ArrayImages(np.stack(pixels), labels, names)
-    return FolderImages([file.path for file in files], names, labels)

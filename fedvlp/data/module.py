@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedvlp.core.protocols import EvaluationSplit, Loader, Precompute
-from fedvlp.core.roles import OUT_OF_DISTRIBUTION, SERVED, ProtocolName
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION, SERVED, ImageRole, ProtocolName
 from fedvlp.core.several_labels import with_negative_class
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import (
@@ -31,10 +32,10 @@ from fedvlp.data.files.images import (
     identity,
     image_paths,
 )
-from fedvlp.data.label_sets import by_rarest_label, label_targets
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
+from fedvlp.data.rows import GIVEN_ROLES, ImageFile, by_rarest_label, label_targets, name_roles
 from fedvlp.data.splits import (
     Names,
     OfficialSplit,
@@ -101,7 +102,7 @@ class FederatedDataModule(L.LightningDataModule):
     """
 
     several_labels: bool = False
-    """Whether classes are sets of labels; see :mod:`fedvlp.data.label_sets`."""
+    """Whether classes are sets of labels; see :mod:`fedvlp.data.rows`."""
 
     verifies_images: bool = True
     """Whether images are opened before the split; False if only their number matters, as for ``fedvlp cost``."""
@@ -134,6 +135,7 @@ class FederatedDataModule(L.LightningDataModule):
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
         check_range("num_workers", num_workers, NonNegativeInt)
         self.name: str = type(self).__name__  # in results
+        self.files: Mapping[str, Sequence[ImageFile]] = {}  # rows by domain, if `load_domains` lists them
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
@@ -231,20 +233,36 @@ class FederatedDataModule(L.LightningDataModule):
         """Names of the domains that train, sorted."""
         return [name for name in self.domains if name not in self.held_out_domains]
 
-    @property
+    @cached_property
     def official(self) -> OfficialSplit | None:
-        """The published split, if it exists and is used; otherwise ``split_seed`` draws one."""
-        return None
+        """The split that the images' rows give, or None, so that ``split_seed`` draws one."""
+        roles = self._column(lambda row: row.role or "")
+        positions: dict[str, dict[ImageRole, Indices]] = {}
+        for domain, values in roles.items():
+            positions[domain] = {role: np.flatnonzero(values == role) for role in GIVEN_ROLES if role in values}
+        return OfficialSplit(name_roles(self.files), positions) if roles else None
 
-    @property
+    @cached_property
     def groups(self) -> Mapping[str, Names]:
         """The patient, camera or other source of each image, by domain; "" without one. Empty if no image has one."""
-        return {}
+        return self._column(lambda row: row.group)
 
-    @property
+    @cached_property
     def owners(self) -> Mapping[str, Names]:
         """The name of each image's client, by domain; empty if the partition chooses it."""
-        return {}
+        return self._column(lambda row: row.client)
+
+    def _column(self, value_of: Callable[[ImageFile], str]) -> dict[str, Names]:
+        """Collect a value of each image's row, by domain; empty if no image has one."""
+        _ = self._loaded
+        if not any(map(value_of, chain.from_iterable(self.files.values()))):
+            return {}
+        column = {}
+        for domain, images in self.images.items():
+            # Images are matched by name, since unreadable images may have been skipped.
+            values = {row.name: value_of(row) for row in self.files[domain]}
+            column[domain] = np.array([values[name] for name in images.names], dtype=object)
+        return column
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,14 +20,15 @@ from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
 from fedvlp.data.files.images import EXTENSIONS, compose_name
 from fedvlp.data.files.shards import read_samples
-from fedvlp.data.label_sets import UNKNOWN, rename_labels, split_labels
-from fedvlp.data.listed import ImageFile, ListedImages
+from fedvlp.data.listed import ListedImages
 from fedvlp.data.module import read_class_names
 from fedvlp.data.partition import GivenClients
+from fedvlp.data.rows import UNKNOWN, ImageFile, rename_labels, split_labels
 from fedvlp.data.splits import hash_lines
-from fedvlp.utils.errors import UserError, did_you_mean_or_choose
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose, shorten
 from fedvlp.utils.files import atomic_write, locked, read_json, write_json
 
+log = logging.getLogger(__name__)
 COLUMNS = ("path", "label", "domain", "client", "split", "group", "name")
 """The columns of a table; all but ``path`` and ``label`` are optional, and others are ignored."""
 SPLITS: Mapping[str, ImageRole] = {
@@ -107,17 +109,21 @@ class ImageTable(ListedImages):
         labels = self._labels(content, column_of["label"])
         # A split assigns each image to a part, or no image.
         has_split = any(row.get(column_of["split"]) for row in content.rows)
+        folder = content.folder or self.root
         files = []
         for number, (row, label) in enumerate(zip(content.rows, labels, strict=True), start=2):
             cells = {name: self._cell(row, column) for name, column in column_of.items()}
-            folder = content.folder or self.root
             path = os.path.join(folder, cells["path"].replace("\\", "/"))
             # Names are the same on every machine, so they are relative.
             name = compose_name(cells["name"] or Path(os.path.relpath(path, folder)).as_posix())
             part = cells["split"].strip().casefold()
             has_label = label.partition(SEPARATOR)[0] != UNKNOWN if self.several_labels else bool(label)
             if not cells["path"] or not has_label or part not in (SPLITS if has_split else ("",)):
-                raise UserError(self._wrong_row(number, cells["path"], has_label, part))
+                found = "no path" if not cells["path"] else "no label" if not has_label else repr(part or "no split")
+                raise UserError(
+                    "Expected a path, a label and, if there is a split, train, validation or test in each row; line "
+                    f"{number} of {self.table} has {found}. Correct or remove the row."
+                )
             domain = compose_name(cells["domain"]) or self.table.stem
             files.append(
                 ImageFile(domain, label, name, path, SPLITS.get(part), client=cells["client"], group=cells["group"])
@@ -142,9 +148,12 @@ class ImageTable(ListedImages):
                     )
 
     def _labels(self, content: Cells, column: str) -> list[str]:
+        """Read the class, or the set of labels, of each row."""
         if "|" in column:
-            read = self._marked_labels if self.several_labels else self._marked_class
-            return [read(row, column.split("|"), line) for line, row in enumerate(content.rows, start=2)]
+            columns = column.split("|")
+            labels = [self._marked(row, columns, line) for line, row in enumerate(content.rows, start=2)]
+            self._report_unused(map(compose_name, columns), labels)
+            return labels
         labels = [compose_name(row[column].strip()) for row in content.rows]
         if self.several_labels:
             labels = [rename_labels(label, {}) for label in labels]
@@ -161,53 +170,49 @@ class ImageTable(ListedImages):
             names = read_class_names(self.class_names_file)
         if not names:
             return labels
-        numbers = list(chain.from_iterable(map(split_labels, labels))) if self.several_labels else labels
-        wrong = [label for label in numbers if not (label.isdecimal() and int(label) < len(names))]
+        numbers = set(chain.from_iterable(map(split_labels, labels))) if self.several_labels else set(labels)
+        wrong = sorted(label for label in numbers if not (label.isdecimal() and int(label) < len(names)))
         if wrong:
             raise UserError(
                 f"Expected labels from 0 to {len(names) - 1} in column {column!r} of {self.table}, since there are "
                 f"{len(names)} class names; got {wrong[0]!r}. Correct the labels, or remove data.class_names."
             )
         name_of = {number: names[int(number)] for number in numbers}
-        return [rename_labels(label, name_of) if self.several_labels else name_of[label] for label in labels]
+        labels = [rename_labels(label, name_of) if self.several_labels else name_of[label] for label in labels]
+        self._report_unused(names, labels)
+        return labels
 
-    def _marked_class(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
-        """Find the one column with 1 among the columns of the classes."""
+    def _marked(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
+        """Read the columns of the classes: the class with 1, or the set of present and unknown labels."""
         values = {column: row[column].strip() for column in columns}
-        marked = [column for column, value in values.items() if value in PRESENT]
-        if len(marked) != 1 or not set(values.values()) <= {"", *ABSENT, values[marked[0]]}:
-            raise UserError(
-                f"Expected a single 1, and otherwise 0, in the columns {', '.join(columns)} of {self.table}; "
-                f"line {line} has {', '.join(values.values())}. Correct it, or set data.several_labels=true."
-            )
-        return compose_name(marked[0])
+        present = [column for column, value in values.items() if value in PRESENT]
+        unknown = [UNKNOWN + column for column, value in values.items() if value in NOT_KNOWN]
+        if self.several_labels:
+            wrong = [column for column, value in values.items() if value not in (*PRESENT, *ABSENT, *NOT_KNOWN)]
+            if not wrong:
+                return rename_labels(compose_name(SEPARATOR.join([*present, *unknown])), {})
+            expected, remedy = "1, 0, or nothing or -1 if it is unknown", "remove the row"
+            found = f"{values[wrong[0]]!r} in {wrong[0]!r}"
+        else:
+            if len(present) == 1 and set(values.values()) <= {"", *PRESENT, *ABSENT}:
+                return compose_name(present[0])
+            expected, remedy = "a single 1, and otherwise 0", "set data.several_labels=true"
+            found = ", ".join(values.values())
+        raise UserError(
+            f"Expected {expected}, in the columns {', '.join(columns)} of {self.table}; line {line} has {found}. "
+            f"Correct it, or {remedy}."
+        )
 
-    def _marked_labels(self, row: Mapping[str, str], columns: Sequence[str], line: int) -> str:
-        """Join the present and the unknown labels of a row."""
-        labels = []
-        for column in columns:
-            value = row[column].strip()
-            if value not in (*PRESENT, *ABSENT, *NOT_KNOWN):
-                raise UserError(
-                    f"Expected 1, 0, or nothing or -1 if it is unknown, in the columns of labels of {self.table}; line "
-                    f"{line} has {value!r} in {column!r}. Correct it, or remove the row."
-                )
-            if value not in ABSENT:
-                labels.append((UNKNOWN if value in NOT_KNOWN else "") + compose_name(column))
-        return rename_labels(SEPARATOR.join(labels), {})
+    def _report_unused(self, names: Iterable[str], labels: Sequence[str]) -> None:
+        used = set(chain.from_iterable(map(split_labels, labels))) if self.several_labels else set(labels)
+        if unused := [name for name in names if name not in used]:
+            log.warning("%s has no image of %s, so a method can't learn it.", self.table, shorten(unused))
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the file of their names, or alphabetically."""
         if self.class_names_file is None:
             return sorted(names)
         return [name for name in dict.fromkeys(read_class_names(self.class_names_file)) if name in names]
-
-    def _wrong_row(self, number: int, path: str, has_label: bool, part: str) -> str:
-        found = "no path" if not path else "no label" if not has_label else f"{part!r}" if part else "no split"
-        return (
-            f"Expected a path, a label and, if there is a split, train, validation or test in each row; line {number} "
-            f"of {self.table} has {found}. Correct or remove the row."
-        )
 
 
 @dataclass(frozen=True)

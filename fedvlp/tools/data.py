@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fedvlp.catalog.description import DESCRIPTIONS, Description, SplitName, normalise_name, prompt_names
 from fedvlp.utils.config_files import find_config, read_yaml
-from fedvlp.utils.errors import UserError, did_you_mean_or_choose, escape_control_chars
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose, escape_control_chars, shorten
 from fedvlp.utils.files import size_in_words
 from fedvlp.utils.text_table import text_table
 
@@ -138,7 +138,7 @@ def _read(options: argparse.Namespace) -> tuple[Manifest, Description | None]:
     """List the images of a published data set, folders or a table; the description is None for the user's own."""
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
-    from fedvlp.data.listed import GIVEN_ROLES
+    from fedvlp.data.rows import name_roles
     from fedvlp.data.table import ImageTable
 
     name, root = options.name, options.root
@@ -146,9 +146,7 @@ def _read(options: argparse.Namespace) -> tuple[Manifest, Description | None]:
         columns = {column: title for column, _, title in (entry.partition("=") for entry in options.columns)}
         module = ImageTable(name, None if root is None else str(root), columns, several_labels=options.several_labels)
         files = module.scan()
-        roles = {file.role for file in chain.from_iterable(files.values())}
-        split = "/".join(role for role in GIVEN_ROLES if role in roles)
-        return Manifest(module.root, files, split, several_labels=options.several_labels), None
+        return Manifest(module.root, files, name_roles(files), several_labels=options.several_labels), None
     description = _find_description(name)
     if root is None:
         raise UserError(f"Expected the folder of the images of {name}. Add --root FOLDER.")
@@ -216,7 +214,7 @@ def _label_counts(manifest: Manifest) -> list[str]:
     """Count each label's images, and the images where it is unknown."""
     import numpy as np
 
-    from fedvlp.data.label_sets import label_targets
+    from fedvlp.data.rows import label_targets
 
     names, targets = label_targets([image.class_name for image in chain.from_iterable(manifest.files.values())])
     rows = [["label", "images", "unknown"]]
@@ -226,8 +224,7 @@ def _label_counts(manifest: Manifest) -> list[str]:
 
 
 def _class_names(manifest: Manifest, description: Description) -> str:
-    from fedvlp.data.benchmarks.layouts import shorten
-    from fedvlp.data.listed import collect_classes
+    from fedvlp.data.rows import collect_classes
 
     present = set().union(*collect_classes(manifest.files).values())
     renamed = []

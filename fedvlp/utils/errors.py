@@ -1,7 +1,7 @@
 """Errors that a user can correct, checks that raise them, and suggestions of similar names."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, get_args, get_type_hints
@@ -48,6 +48,15 @@ def escape_control_chars(text: str) -> str:
         letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape", "surrogatepass").decode()
         for letter in text
     )
+
+
+def shorten(names: Sequence[str], most: int = 10) -> str:
+    """List the first names and count the rest.
+
+    >>> shorten(["a", "b", "c"], most=2)
+    'a, b ... and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
 
 
 def to_one_line(text: str) -> str:

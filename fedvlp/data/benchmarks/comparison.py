@@ -1,18 +1,18 @@
 """Compare images on disk with a published data set, and find copies of images."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description
 from fedvlp.core.several_labels import SEPARATOR
-from fedvlp.data.benchmarks.layouts import shorten
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
-from fedvlp.data.label_sets import UNKNOWN
-from fedvlp.data.listed import ImageFile, spellings
+from fedvlp.data.listed import spellings
 from fedvlp.data.module import describe_ids
+from fedvlp.data.rows import UNKNOWN, ImageFile
+from fedvlp.utils.errors import shorten
 
 
 class Findings(NamedTuple):
@@ -31,7 +31,10 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
             problems.append(f"one class in {len(names)} spellings: {', '.join(names)} (see data.merge_spellings)")
         if ids := describe_ids(sorted(set().union(*map(manifest.classes, manifest.files)))):
             notes.append(ids)
-        if divided := _divided_groups(manifest):
+        roles: dict[str, set[str]] = defaultdict(set)
+        for image in chain.from_iterable(manifest.files.values()):
+            roles[image.group if image.role else ""].add(image.role or "")
+        if divided := sorted(group for group, found in roles.items() if group and len(found) > 1):
             problems.append(f"{len(divided)} groups are in several parts of the split: {shorten(divided, most=5)}")
     unreadable: list[str] = []
     digests: dict[ImageFile, str] = {}
@@ -108,15 +111,6 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
         expected = set(description.class_names) - description.gaps.get(domain, frozenset())
     missing = sorted(expected - manifest.classes(domain))
     return [f"no image of {shorten(missing, most=5)}"] if missing else []
-
-
-def _divided_groups(manifest: Manifest) -> list[str]:
-    """List the groups with images in several parts of the split."""
-    roles: dict[str, set[str]] = {}
-    for image in chain.from_iterable(manifest.files.values()):
-        if image.group and image.role:
-            roles.setdefault(image.group, set()).add(image.role)
-    return sorted(group for group, found in roles.items() if len(found) > 1)
 
 
 def _copies(digests: Mapping[ImageFile, str]) -> tuple[list[str], list[str]]:

@@ -19,7 +19,7 @@ from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.layouts import find_class, find_domain, find_layout
 from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.files.arrow import image_extension, label_names, read_rows, read_schema
-from fedvlp.data.listed import ImageFile
+from fedvlp.data.rows import ImageFile
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json, write_text
 

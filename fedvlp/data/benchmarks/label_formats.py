@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedvlp.core.several_labels import SEPARATOR
-from fedvlp.data.label_sets import UNKNOWN
+from fedvlp.data.rows import UNKNOWN
 
 
 class LabelledImage(NamedTuple):

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -24,21 +24,12 @@ from fedvlp.core.roles import ImageRole
 from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.benchmarks.label_formats import FORMATS, LabelledImage
 from fedvlp.data.files.images import compose_name, folders_in, list_images
-from fedvlp.data.listed import ImageFile
-from fedvlp.utils.errors import UserError
+from fedvlp.data.rows import ImageFile
+from fedvlp.utils.errors import UserError, shorten
 
 DEPTH = 3
 """Depth of the folders below the root that are searched for a data set."""
 MOST_FOLDERS = 2_000
-
-
-def shorten(names: Sequence[str], most: int = 10) -> str:
-    """List the first names and count the rest.
-
-    >>> shorten(["a", "b", "c"], most=2)
-    'a, b ... and 1 more'
-    """
-    return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
 
 
 def _walk_folders(root: Path) -> Iterator[Path]:

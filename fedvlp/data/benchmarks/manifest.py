@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from fedvlp.catalog.description import Description, Layout, SplitName
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.layouts import describe_missing, find_layout, read_layout, read_lines, shorten
-from fedvlp.data.label_sets import split_labels
-from fedvlp.data.listed import ImageFile
-from fedvlp.utils.errors import UserError
+from fedvlp.data.benchmarks.layouts import describe_missing, find_layout, read_layout, read_lines
+from fedvlp.data.rows import ImageFile, split_labels
+from fedvlp.utils.errors import UserError, shorten
 
 KNOWN_BAD = "known bad images"
 # Lists number the classes in various ways, so classes are taken from paths. Paths may contain spaces, and may have been
@@ -149,45 +148,39 @@ def _read_lists(
 ) -> dict[str, SplitName]:
     """Read the role of each image in the lists, by name."""
     trained = {file.domain for file in lists if file.role == "train"}
-    if missing := [domain for domain in description.domains if domain not in trained]:
+    if untrained := [domain for domain in description.domains if domain not in trained]:
         raise UserError(
             f"Expected a list of training images for each domain of {description.name} next to {lists[0].path}; found "
-            f"none for {', '.join(missing)}. Add the lists, or remove all of them."
+            f"none for {', '.join(untrained)}. Add the lists, or remove all of them."
         )
     names: dict[tuple[str, str | None, str], str] = {}
     for image in images:
         names[image.domain, image.class_name, image.name.rsplit("/", 1)[-1]] = image.name
-    lists_by_name: dict[str, RoleList] = {}
+    list_of: dict[str, RoleList] = {}
     leaks = []
     for file in lists:
-        for name in _read_list(file, names, description):
-            first = lists_by_name.setdefault(name, file)
-            if first.role != file.role:
-                leaks.append(f"{name} ({first.path.name}, {file.path.name})")
+        missing = []
+        for place, groups in read_lines(file.path, LINE, "'domain/class/image label'", "Correct or remove the list."):
+            *_, domain, class_folder, image = ["", *groups["path"].replace("\\", "/").split("/")]
+            class_name = description.match_class(class_folder)
+            name = names.get((file.domain, class_name, image))
+            if name is not None and description.match_domain(domain) in (None, file.domain):
+                first = list_of.setdefault(name, file)
+                if first.role != file.role:
+                    leaks.append(f"{name} ({first.path.name}, {file.path.name})")
+            # Lists of the larger data set also name its other classes.
+            elif not (class_name is None and description.is_subset) and not groups["path"].endswith(
+                description.known_bad
+            ):
+                missing.append(f"{groups['path']} ({place})")
+        if missing:
+            raise UserError(
+                f"{file.path} lists {len(missing)} images that are not in {file.domain}: {shorten(missing)}. "
+                "Add them, or remove the list if it belongs to other images."
+            )
     if leaks:
         raise UserError(
             f"Expected each image in one part of the split; {len(leaks)} are in two: {shorten(leaks)}. Correct the "
             "lists, or draw a split with data.split=stratified."
         )
-    return {name: file.role for name, file in lists_by_name.items()}
-
-
-def _read_list(file: RoleList, names: Mapping[tuple[str, str | None, str], str], description: Description) -> list[str]:
-    """List the names of the images in a list; raise UserError if some do not exist."""
-    listed: list[str] = []
-    missing: list[str] = []
-    for place, groups in read_lines(file.path, LINE, "'domain/class/image label'", "Correct or remove the list."):
-        *_, domain, class_folder, image = ["", *groups["path"].replace("\\", "/").split("/")]
-        class_name = description.match_class(class_folder)
-        name = names.get((file.domain, class_name, image))
-        if name is not None and description.match_domain(domain) in (None, file.domain):
-            listed.append(name)
-        # Lists of the larger data set also name its other classes.
-        elif not (class_name is None and description.is_subset) and not groups["path"].endswith(description.known_bad):
-            missing.append(f"{groups['path']} ({place})")
-    if missing:
-        raise UserError(
-            f"{file.path} lists {len(missing)} images that are not in {file.domain}: {shorten(missing)}. "
-            "Add them, or remove the list if it belongs to other images."
-        )
-    return listed
+    return {name: file.role for name, file in list_of.items()}

@@ -6,16 +6,15 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
-from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.download import download, find_source, read_source
-from fedvlp.data.benchmarks.layouts import find_layout, shorten
+from fedvlp.data.benchmarks.layouts import find_layout
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.label_sets import label_targets
-from fedvlp.data.listed import ImageFile, ListedImages
+from fedvlp.data.files.images import Images
+from fedvlp.data.listed import ListedImages
 from fedvlp.data.module import map_names
+from fedvlp.data.rows import ImageFile, label_targets
 from fedvlp.data.splits import OfficialSplit, SplitPart
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, shorten
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +127,16 @@ class Benchmark(ListedImages):
         """
         if self.split == "stratified":
             return None
-        if not self._manifest.split:
+        split = super().official
+        if split is None:
             self._report_missing_split()
             return None
-        split = OfficialSplit(self._manifest.split, {domain: self._positions(domain) for domain in self.domains})
+        roles = dict(split.roles)
+        for domain, rows in split.roles.items():
+            # Published results of a held-out domain also use its test list.
+            if self.description.tests_on_list and "test" in rows:
+                roles[domain] = {**rows, "held_out": rows["test"]}
+        split = OfficialSplit(self._manifest.split, roles)
         # A second set of test images in one domain would make results ambiguous.
         if split.has("test") and self.rule.test_fraction:
             log.warning(
@@ -152,13 +157,6 @@ class Benchmark(ListedImages):
         has_tests = any("test" in layout.title for layout in self.description.layouts)
         if has_tests and not self.held_out and not self.rule.test_fraction:
             log.warning("%s in %s has no test images. Set data.test_fraction, or add a split.", self.name, folder)
-
-    def _positions(self, domain: str) -> dict[ImageRole, Indices]:
-        positions = super()._positions(domain)
-        # Published results of a held-out domain also use its test list.
-        if self.description.tests_on_list and "test" in positions:
-            positions["held_out"] = positions["test"]
-        return positions
 
 
 def __getattr__(name: str) -> type[Benchmark]:

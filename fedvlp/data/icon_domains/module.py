@@ -12,9 +12,9 @@ from PIL import Image
 
 from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.files.images import Images
-from fedvlp.data.listed import ImageFile, labelled_images
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.splits import Names, generator_for
+from fedvlp.data.rows import ImageFile, collect_classes, labelled_images
+from fedvlp.data.splits import generator_for
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveInt, Seed
 
@@ -86,15 +86,9 @@ class IconScenes(IconDomains):
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Compose the scenes of each domain, named ``domain/group/scene``, and list their sets of labels."""
         icons, _ = self.icons()
-        self.scenes = {domain: self._compose(domain, files) for domain, files in icons.items()}
-        sets = sorted({scene.class_name for scenes in self.scenes.values() for scene in scenes})
-        return {domain: labelled_images(scenes, sets) for domain, scenes in self.scenes.items()}, sets
-
-    @property
-    def groups(self) -> Mapping[str, Names]:
-        """The group of each scene's icons, by domain."""
-        _ = self._loaded
-        return {name: np.array([scene.group for scene in scenes], object) for name, scenes in self.scenes.items()}
+        self.files = {domain: self._compose(domain, files) for domain, files in icons.items()}
+        sets = sorted(set().union(*collect_classes(self.files).values()))
+        return {domain: labelled_images(scenes, sets) for domain, scenes in self.files.items()}, sets
 
     def _compose(self, domain: str, icons: Sequence[ImageFile], group_size: int = 12) -> list[ImageFile]:
         generator = generator_for(self.scenes_seed, f"scenes/{domain}")
