@@ -69,7 +69,7 @@ def trained_config(file: Path, allow: Sequence[str] = (), data_option: str | Non
         data_option: The option that replaces the run's images, for error messages; None if no images are needed.
     """
     # Imported late: the help of --data lists all imported data modules, and this one is not for users.
-    from fedvlp.data.without_images import PredictionData
+    from fedvlp.data.without_images import PlaceholderData
 
     model = read_model(file)
     # The file may be untrusted, and importing a class runs code.
@@ -77,12 +77,12 @@ def trained_config(file: Path, allow: Sequence[str] = (), data_option: str | Non
     options = dict(model["init_args"])
     # The command line links these to data and federation, and rejects them as options of the method.
     data_options = {
-        "class_names": options.pop("class_names", None),
-        "source_domains": options.pop("domains", None),
+        "classes": options.pop("class_names", None),
+        "domains": options.pop("domains", None) or [],
         "num_clients": options.pop("num_clients", None),
     }
     rounds = options.pop("rounds", None)
-    data = {"class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}", "init_args": data_options}
+    data = {"class_path": f"{PlaceholderData.__module__}.{PlaceholderData.__qualname__}", "init_args": data_options}
     return {
         "model": {"class_path": model["class_path"], "init_args": options},
         "data": data if data_option is None else run_config(file, allow, data_option).get("data", data),

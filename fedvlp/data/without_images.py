@@ -1,4 +1,4 @@
-"""Data modules without images, for predictions and for ``fedvlp cost``."""
+"""Data module without images, for predictions and for ``fedvlp cost``."""
 
 from typing import Any
 
@@ -10,26 +10,28 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveInt
 
 
-class PredictionData(FederatedDataModule):
-    """Classes, domains and clients of a trained method, for ``fedvlp predict``.
+class PlaceholderData(FederatedDataModule):
+    """Classes, domains and clients without images; the defaults match PACS with one held-out domain.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        source_domains: The domains that trained.
-        num_clients: Number of clients; one per domain if not given.
+        classes: Number of classes, or their names in the order of the labels.
+        domains: Number of source domains, or their names.
+        num_clients: Number of clients, assigned to the domains in turn; one per domain if not given.
         **options: The arguments of FederatedDataModule, which have no effect.
     """
 
     def __init__(
         self,
-        class_names: Names,
-        source_domains: list[str] | None = None,
+        classes: PositiveInt | Names = 7,
+        domains: PositiveInt | Names = 3,
         num_clients: PositiveInt | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._class_names = class_names
-        self._source_domains = list(source_domains or [])
+        self._class_names, self._source_domains = (
+            [f"{kind} {index + 1}" for index in range(names)] if isinstance(names, int) else names
+            for kind, names in (("class", classes), ("domain", domains))
+        )
         self._num_clients = len(self._source_domains) if num_clients is None else num_clients
 
     @property
@@ -53,20 +55,3 @@ class PredictionData(FederatedDataModule):
     def load_domains(self) -> tuple[dict[str, Images], list[str]]:
         """Raise UserError, since there are no images."""
         raise UserError("This data set has only names and numbers, no images. Pass --data to fit, validate or test.")
-
-
-class PlaceholderData(PredictionData):
-    """Numbers of classes, domains and clients for ``fedvlp cost``; the defaults match PACS with one held-out domain.
-
-    Args:
-        classes: Number of classes.
-        domains: Number of source domains.
-        num_clients: Number of clients, assigned to the domains in turn; one per domain if not given.
-        **options: The arguments of FederatedDataModule, which have no effect.
-    """
-
-    def __init__(
-        self, classes: PositiveInt = 7, domains: PositiveInt = 3, num_clients: PositiveInt | None = None, **options: Any
-    ) -> None:
-        class_names = [f"class {index + 1}" for index in range(classes)]
-        super().__init__(class_names, [f"domain {index + 1}" for index in range(domains)], num_clients, **options)

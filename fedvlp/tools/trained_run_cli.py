@@ -9,7 +9,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_file
 from fedvlp.core.state import State
-from fedvlp.data.without_images import PlaceholderData, PredictionData
+from fedvlp.data.without_images import PlaceholderData
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import load_trained
 from fedvlp.runs.run_folder import describe_choice
@@ -61,8 +61,7 @@ def load_run(command: TrainedRunCLI, serves_images: bool = True) -> TrainedRun:
         deployed, personal = load_trained(file, module)
     module.load_state(deployed)
     module.eval()
-    # These data sets have no labelled images.
-    if isinstance(data, (PredictionData, PlaceholderData)):
+    if isinstance(data, PlaceholderData):
         return TrainedRun(module, deployed, personal, file=file)
     set_up_data(federation.fabric, module, data, federation.options.precision, serves_images)
     return TrainedRun(module, deployed, personal, data, file)

@@ -8,11 +8,11 @@ from fedvlp.commands.trained_config import config_option
 
 def seconds_to_parse(count):
     names = [f"class {number}" for number in range(count)]
-    data = {"class_path": "fedvlp.data.without_images.PredictionData", "init_args": {"class_names": names}}
+    data = {"class_path": "fedvlp.data.without_images.PlaceholderData", "init_args": {"classes": names}}
     begin = time.process_time()
     arguments = ["--model=PromptFL", config_option({"data": data})]
     command = ParsingCLI(run=False, args=arguments, save_config_callback=None)
-    assert command.config.data.init_args.class_names == names
+    assert command.config.data.init_args.classes == names
     return time.process_time() - begin
 
 

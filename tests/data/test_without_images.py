@@ -1,18 +1,18 @@
 import pytest
 
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.without_images import PlaceholderData, PredictionData
+from fedvlp.data.without_images import PlaceholderData
 from fedvlp.utils.errors import UserError
 
 
-def test_prediction_data_are_enough_to_build_a_method():
-    data = PredictionData(["cat", "dog"], ["photo", "sketch"])
+def test_names_are_enough_to_build_a_method():
+    data = PlaceholderData(["cat", "dog"], ["photo", "sketch"])
     assert isinstance(data, FederatedDataModule)
     assert data.class_names == ["cat", "dog"]
     assert data.source_domains == ["photo", "sketch"]
     assert data.num_clients == 2
-    assert PredictionData(["cat"], ["photo"], num_clients=5).num_clients == 5
-    assert PredictionData(["cat"]).source_domains == []
+    assert PlaceholderData(["cat"], ["photo"], num_clients=5).num_clients == 5
+    assert PlaceholderData(["cat"], []).source_domains == []
 
 
 def test_placeholders_are_numbers_of_clients_and_classes():
