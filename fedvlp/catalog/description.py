@@ -74,7 +74,7 @@ class LabelSets:
     """Files with the set of labels of each image; the images are at any depth below the layout's folder.
 
     Attributes:
-        format: One of ``FORMATS`` in ``fedvlp/data/benchmarks/label_formats.py``.
+        format: One of ``FORMATS`` in ``fedvlp/data/benchmarks/layouts.py``.
         files: Patterns of the files' names, with the role of their images; None if lists name the roles.
         lists: Text files with the names of all images of a role.
     """

@@ -210,16 +210,17 @@ def label_by_folders(
     # A folder of class folders, or a folder of domains with class folders in each.
     for depth in (1, 2):
         names = [parts[depth] if len(parts) > depth + 1 else "" for parts in all_parts]
-        unknown = [name or "." for name in names if normalise_name(name) not in label_of]
+        labels = np.array([label_of.get(normalise_name(name), -1) for name in names], np.int32)
+        unknown = [name or "." for name, label in zip(names, labels, strict=True) if label < 0]
         if not unknown:
-            labels = np.array([label_of[normalise_name(name)] for name in names], np.int32)
-            domains = np.array([parts[depth - 1] for parts in all_parts])
-            labelled = {}
-            for domain in dict.fromkeys(domains.tolist()):
-                rows = np.flatnonzero(domains == domain)
-                chosen = (predictions.predicted[:, rows], predictions.confidence[:, rows])
-                labelled[domain] = Predictions(labels[rows], *chosen)
-            return labelled, []
+            rows_of: dict[str, list[int]] = defaultdict(list)
+            for row, parts in enumerate(all_parts):
+                rows_of[parts[depth - 1]].append(row)
+            by_image = (predictions.predicted, predictions.confidence)
+            return {
+                domain: Predictions(labels[rows], *(values[:, rows] for values in by_image))
+                for domain, rows in rows_of.items()
+            }, []
         if 2 * len(unknown) < len(all_parts):
             others = list(dict.fromkeys(unknown))
     return {}, others

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.benchmarks.comparison import differences
-from fedvlp.data.benchmarks.layouts import find_class, find_domain, find_layout
+from fedvlp.data.benchmarks.layouts import find_layout, find_name
 from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.files.arrow import image_extension, label_names, read_rows, read_schema
 from fedvlp.data.rows import ImageFile
@@ -215,8 +215,8 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
     rows = tqdm(read_rows(path, columns), f"writing {path.name}", unit="image", leave=False, disable=None)
     for number, row in enumerate(rows):
         domain_name, class_name = (names.get(column, {}).get(row[column], str(row[column])) for column in columns[1:])
-        domain_folder = find_domain(domain_name, description, path.name)
-        class_folder = f"{domain_folder}/{find_class(class_name, description, path.name)}"
+        domain_folder = find_name("domain", domain_name, description, path.name)
+        class_folder = f"{domain_folder}/{find_name('class', class_name, description, path.name)}"
         content, stored_name = row["image"]["bytes"] or b"", PurePosixPath(row["image"]["path"] or "").name
         extension = image_extension(content, stored_name)
         if not extension:

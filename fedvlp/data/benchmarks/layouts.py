@@ -1,5 +1,6 @@
 """Find a published data set below a root and read its layout, without opening any image file."""
 
+import csv
 import json
 import os
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from fedvlp.catalog.description import (
     PART_ROLES,
@@ -22,9 +23,8 @@ from fedvlp.catalog.description import (
 )
 from fedvlp.core.roles import ImageRole
 from fedvlp.core.several_labels import SEPARATOR
-from fedvlp.data.benchmarks.label_formats import FORMATS, LabelledImage
 from fedvlp.data.files.images import compose_name, folders_in, list_images
-from fedvlp.data.rows import ImageFile
+from fedvlp.data.rows import UNKNOWN, ImageFile
 from fedvlp.utils.errors import UserError, shorten
 
 DEPTH = 3
@@ -142,26 +142,17 @@ def _image_file(domain: str, class_name: str, path: str, role: ImageRole | None)
     return ImageFile(domain, class_name, name, path, role)
 
 
-def find_domain(name: str, description: Description, source: str) -> str:
-    """Find the domain that a file names; raise UserError if the data set does not have it."""
-    domain = description.match_domain(name)
-    if domain is None:
+def find_name(kind: Literal["domain", "class"], name: str, description: Description, source: str) -> str:
+    """Find the domain or class that a file names; raise UserError if the data set does not have it."""
+    is_domain = kind == "domain"
+    match = description.match_domain(name) if is_domain else description.match_class(name)
+    if match is None:
+        names = shorten(description.domains if is_domain else description.class_names, most=6)
         raise UserError(
-            f"Expected domains of {description.name} ({', '.join(description.domains)}) in {source}; found "
-            f"{name[:80]!r}. Download the file from its publisher again."
+            f"Expected a {kind} of {description.name} ({names}) in {source}; found {name[:80]!r}. Use the original file "
+            f"file of {description.name}, or read these images as DomainFolders."
         )
-    return domain
-
-
-def find_class(name: str, description: Description, source: str) -> str:
-    """Find the class that a file names; raise UserError if the data set does not have it."""
-    class_name = description.match_class(name)
-    if class_name is None:
-        raise UserError(
-            f"Expected classes of {description.name} ({shorten(description.class_names, most=5)}) in {source}; found "
-            f"{name[:80]!r}. Use the file of {description.name}, or read these images as DomainFolders."
-        )
-    return class_name
+    return match
 
 
 def _check_exist(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
@@ -229,16 +220,74 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
     classes: dict[str, str] = {}  # looked up once, since lists have up to half a million lines
     for place, groups in entries:
         if groups["class"] not in classes:
-            classes[groups["class"]] = find_class(groups["class"], description, f"{place} of {path}")
+            classes[groups["class"]] = find_name("class", groups["class"], description, f"{place} of {path}")
         class_name = classes[groups["class"]]
         domain = description.domains[0]
         if "domain" in groups:
-            domain = find_domain(groups["domain"], description, str(path))
+            domain = find_name("domain", groups["domain"], description, str(path))
         # Paths may have Windows separators.
         image = part.image.format(**groups, class_name=class_name).replace("\\", "/").lstrip("/")
         role = part.parts.get(groups.get("part", ""), part.files[file])
         files.append(_image_file(domain, class_name, os.path.join(folder, *PurePosixPath(image).parts), role))
     return _check_exist(files, folder, str(path))
+
+
+class LabelledImage(NamedTuple):
+    """Some labels of an image, each with the mark "" if it applies, or "?" if that is unknown.
+
+    An image is named by its file's name, or by its path below the layout's folder. Readers may yield it several times,
+    each time with some of its labels.
+    """
+
+    name: str
+    marks: dict[str, str]
+    group: str = ""
+
+
+def read_voc(path: Path) -> Iterator[LabelledImage]:
+    """Read Pascal VOC's list of one label: 1, -1, or 0 if the image shows only objects marked difficult."""
+    label = path.stem.rpartition("_")[0]
+    marks_of = {"1": {label: ""}, "0": {label: UNKNOWN}, "-1": {}}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        image, value = line.split()
+        yield LabelledImage(f"{image}.jpg", marks_of[value])
+
+
+def read_coco(path: Path) -> Iterator[LabelledImage]:
+    """Read COCO's annotated objects, one by one; images without objects are not named."""
+    content = json.loads(path.read_text(encoding="utf-8"), object_hook=_drop_outline)
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    files = {image["id"]: image["file_name"] for image in content["images"]}
+    for annotation in content["annotations"]:
+        yield LabelledImage(files[annotation["image_id"]], {names[annotation["category_id"]]: ""})
+
+
+def _drop_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    # Outlines are most of the file, and would need gigabytes of memory.
+    entry.pop("segmentation", None)
+    return entry
+
+
+def read_chest_xray14(path: Path) -> Iterator[LabelledImage]:
+    """Read NIH's table of findings; "No Finding" is no label."""
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        findings = row["Finding Labels"].split(SEPARATOR)
+        marks = {finding: "" for finding in findings if finding != "No Finding"}
+        yield LabelledImage(row["Image Index"], marks, row["Patient ID"])
+
+
+def read_chexpert(path: Path) -> Iterator[LabelledImage]:
+    """Read CheXpert's table: 1, 0, -1 for uncertain observations, or nothing if the report does not mention one."""
+    mark_of = {"1.0": "", "-1.0": UNKNOWN}
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        # Paths start with the name of the folder, which depends on the size of the images.
+        name = row["Path"].partition("/")[2]
+        observations = list(row.items())[5:]
+        marks = {label: mark_of[value] for label, value in observations if value not in ("", "0.0")}
+        yield LabelledImage(name, marks, name.split("/")[1])
+
+
+FORMATS = {"voc": read_voc, "coco": read_coco, "chest_xray14": read_chest_xray14, "chexpert": read_chexpert}
 
 
 def _label_sets(folder: Path, part: LabelSets, description: Description) -> list[ImageFile]:
@@ -249,7 +298,7 @@ def _label_sets(folder: Path, part: LabelSets, description: Description) -> list
     paths: dict[str, str] = {}
     for parts, path in list_images(folder):
         paths[parts[-1]] = paths["/".join(parts)] = path
-    match_label = cache(lambda label: find_class(label, description, f"the labels in {folder}"))
+    match_label = cache(lambda label: find_name("class", label, description, f"the labels in {folder}"))
     files = []
     for pattern, file_role in part.files.items():
         # VOC has a file for each label, and COCO an entry for each object.
@@ -316,7 +365,7 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
     files: list[ImageFile] = []
     for split in part.splits or ("",):
         images = _open_with_torchvision(folder, part, split)
-        classes = [find_class(str(name), description, source) for name in images.classes]
+        classes = [find_name("class", str(name), description, source) for name in images.classes]
         role = PART_ROLES.get(split)
         if part.has_pixels:
             names = [name for name, _ in (images.train_list if split == "train" else images.test_list)]

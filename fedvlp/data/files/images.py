@@ -227,7 +227,9 @@ class Images(Protocol):
     labels: Indices
     names: list[str]
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.names)
 
     def __getitem__(self, index: int) -> Image.Image:
         """Load one image in 8-bit RGB."""
@@ -236,7 +238,7 @@ class Images(Protocol):
         """Compute a hash that changes with these images and their order."""
 
 
-class FolderImages:
+class FolderImages(Images):
     """Image files below a folder.
 
     Args:
@@ -258,9 +260,6 @@ class FolderImages:
         self.labels = np.asarray(labels, dtype=np.int64)
         self.intensity = intensity
         _check_lengths(len(self.paths), self.names, self.labels)
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
         return read_rgb(self.paths[index], self.intensity)
@@ -314,7 +313,7 @@ def _size_and_time(path: str) -> str:
     return f"{member[3] if member else status.st_size}\0{status.st_mtime_ns}"
 
 
-class ArrayImages:
+class ArrayImages(Images):
     """Images in memory.
 
     Args:
@@ -335,9 +334,6 @@ class ArrayImages:
         self.labels = np.asarray(labels, dtype=np.int64)
         self.names = [f"{i:06d}" for i in range(len(arrays))] if names is None else list(names)
         _check_lengths(len(arrays), self.names, self.labels)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
     def __getitem__(self, index: int) -> Image.Image:
         return Image.fromarray(self.arrays[index])

@@ -206,7 +206,7 @@ def test_names_of_domains_and_classes(unpack, description, rows, columns, places
 @pytest.mark.parametrize(
     ("rows", "labels", "reason"),
     [
-        ([("photo", 0)], {}, r"Expected classes of PACS \(dog, .*\) in x\.parquet; found '0'"),
+        ([("photo", 0)], {}, r"Expected a class of PACS \(dog, .*\) in x\.parquet; found '0'"),
         ([("watercolour", 0)], LABELS, r"domains of PACS \(art_painting, .* in x\.parquet; found 'watercolour'"),
     ],
 )

@@ -64,7 +64,7 @@ def food(tmp_path):
     ("entry", "message"),
     [
         (["apple_pie/99.jpg", 0, "apple_pie"], r"lists 1 images that do not exist: images/apple_pie/99.jpg"),
-        (["apple_pie/1.jpg", 0, "pizzas"], r"Expected classes of Food101 \(apple_pie, .* found 'pizzas'"),
+        (["apple_pie/1.jpg", 0, "pizzas"], r"Expected a class of Food101 \(apple_pie, .* found 'pizzas'"),
         (["apple_pie/4.jpg", 0, "apple_pie"], r"1 are listed more than once: images/apple_pie/4.jpg"),
         (17, r"lists train, val and test .*TypeError.* Download it again from CoOp's DATASETS.md, or remove it"),
     ],
@@ -173,7 +173,7 @@ def test_roles_of_wilds_patches(tmp_path):
     ("old", "new", "message"),
     [
         (",patient,", ",patients,", r"Expected an image of Camelyon17 in line 1 of .*; found ',patients,node"),
-        ("0,000,1,0,32,0,0,0,0", "0,000,1,0,32,0,0,7,0", r"Expected domains of Camelyon17 .*; found '7'"),
+        ("0,000,1,0,32,0,0,0,0", "0,000,1,0,32,0,0,7,0", r"Expected a domain of Camelyon17 .*; found '7'"),
         ("0,000,1,0,32,0,0,0,0", "0,000,1,0,32,2,0,0,0", r"Expected an image of Camelyon17 in line 2"),
     ],
     ids=["header", "hospital", "label"],
