@@ -51,36 +51,28 @@ class Folders:
 
 @dataclass(frozen=True)
 class ImageLists:
-    """Text files with a line for each image, or CoOp's JSON files of [path, label, class name] for each part.
+    """Files that list images, each with its class or its labels.
 
     Attributes:
-        files: The lists, with the role of their images; None if entries name parts, or if roles are unknown.
-        image: Path of an entry's image, with the groups and ``class_name`` in braces.
-        line: Regular expression of a whole line. Its group ``class`` is the class, ``domain`` is the domain if there
-            are several, and ``part`` is one of ``parts``. CoOp's entries have the groups image, class and part.
+        files: The files, with the role of their images; None if entries or ``lists`` name the roles, or if they are
+            unknown. With several labels, the names of files may be patterns.
+        image: Path of an entry's image, with the groups and ``class_name`` in braces; empty if images have several
+            labels. They are then at any depth below the layout's folder.
+        line: Regular expression of a whole line, if files have a line for each image. Its group ``class`` is the class,
+            ``domain`` is the domain if there are several, and ``part`` is one of ``parts``.
+        format: Otherwise, one of ``FORMATS`` in ``fedvlp/data/benchmarks/layouts.py``. CoOp's entries have the groups
+            image, class and part.
         parts: The role of each part that an entry may name; images of other parts have no role.
         header: The first line, unless it describes an image.
-    """
-
-    files: Mapping[str, SplitName | None]
-    image: str
-    line: str = ""
-    parts: Mapping[str, SplitName] = field(default_factory=lambda: PART_ROLES)
-    header: str = ""
-
-
-@dataclass(frozen=True)
-class LabelSets:
-    """Files with the set of labels of each image; the images are at any depth below the layout's folder.
-
-    Attributes:
-        format: One of ``FORMATS`` in ``fedvlp/data/benchmarks/layouts.py``.
-        files: Patterns of the files' names, with the role of their images; None if lists name the roles.
         lists: Text files with the names of all images of a role.
     """
 
-    format: str
     files: Mapping[str, SplitName | None]
+    image: str = ""
+    line: str = ""
+    format: str = ""
+    parts: Mapping[str, SplitName] = field(default_factory=lambda: PART_ROLES)
+    header: str = ""
     lists: Mapping[str, SplitName] = field(default_factory=dict)
 
 
@@ -122,7 +114,7 @@ class Layout:
 
     of: str
     pattern: str
-    parts: tuple[Folders | ImageLists | LabelSets | TorchvisionFolder, ...]
+    parts: tuple[Folders | ImageLists | TorchvisionFolder, ...]
     title: str = ""
     split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
     lists: tuple[Mapping[str, SplitName], ...] = ()
@@ -164,7 +156,7 @@ class TorchvisionSource:
     download_bytes: int
 
 
-KINDS: tuple[type[Any], ...] = (Folders, ImageLists, LabelSets, TorchvisionFolder, HubSource, TorchvisionSource)
+KINDS: tuple[type[Any], ...] = (Folders, ImageLists, TorchvisionFolder, HubSource, TorchvisionSource)
 
 
 @dataclass(frozen=True)
@@ -228,7 +220,7 @@ class Description:
     @property
     def several_labels(self) -> bool:
         """Whether an image may have several labels, or none."""
-        return any(isinstance(part, LabelSets) for layout in self.layouts for part in layout.parts)
+        return any(isinstance(part, ImageLists) and not part.image for layout in self.layouts for part in layout.parts)
 
     @property
     def images(self) -> int | None:

@@ -6,25 +6,24 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from fedvlp.catalog.description import (
     PART_ROLES,
     Description,
     Folders,
     ImageLists,
-    LabelSets,
     Layout,
     TorchvisionFolder,
 )
 from fedvlp.core.roles import ImageRole
 from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.files.images import compose_name, folders_in, list_images
-from fedvlp.data.rows import UNKNOWN, ImageFile
+from fedvlp.data.rows import UNKNOWN, ImageFile, rename_labels, split_labels
 from fedvlp.utils.errors import UserError, shorten
 
 DEPTH = 3
@@ -55,10 +54,8 @@ def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | N
     return None
 
 
-def _exists(folder: Path, part: Folders | ImageLists | LabelSets | TorchvisionFolder, description: Description) -> bool:
+def _exists(folder: Path, part: Folders | ImageLists | TorchvisionFolder, description: Description) -> bool:
     if isinstance(part, ImageLists):
-        return all((folder / file).is_file() for file in part.files)
-    if isinstance(part, LabelSets):
         return all(any(folder.glob(pattern)) for pattern in (*part.files, *part.lists))
     if isinstance(part, TorchvisionFolder):
         return all((folder / name).exists() for name in part.holds)
@@ -115,11 +112,10 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
             files += _class_folders(folder, part, layout.split_folders, description)
         elif isinstance(part, TorchvisionFolder):
             files += _torchvision(folder, part, description)
-        elif isinstance(part, LabelSets):
-            files += _label_sets(folder, part, description)
+        elif part.image:
+            files += _image_list(folder, part, description)
         else:
-            for list_file in part.files:
-                files += _image_list(folder, list_file, part, description)
+            files += _label_sets(folder, part, description)
     # Names are the same in all layouts, so they contain a folder only if needed to be unique.
     counts = Counter(file.name for file in files)
     paths: dict[str, list[str]] = {name: [] for name, count in counts.items() if count > 1}
@@ -149,8 +145,8 @@ def find_name(kind: Literal["domain", "class"], name: str, description: Descript
     if match is None:
         names = shorten(description.domains if is_domain else description.class_names, most=6)
         raise UserError(
-            f"Expected a {kind} of {description.name} ({names}) in {source}; found {name[:80]!r}. Use the original file "
-            f"file of {description.name}, or read these images as DomainFolders."
+            f"Expected a {kind} of {description.name} ({names}) in {source}; found {name[:80]!r}. Use the file of "
+            f"{description.name}, or read these images as DomainFolders."
         )
     return match
 
@@ -209,88 +205,25 @@ def _class_folders(
     return files
 
 
-def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[ImageFile]:
-    path = folder / file
-    if path.suffix == ".json":
-        entries = _read_split_file(path)
-    else:
-        remedy = "Download the file from its publisher again."
-        entries = read_lines(path, part.line, f"an image of {description.name}", remedy, part.header)
+def _image_list(folder: Path, part: ImageLists, description: Description) -> list[ImageFile]:
     files = []
     classes: dict[str, str] = {}  # looked up once, since lists have up to half a million lines
-    for place, groups in entries:
-        if groups["class"] not in classes:
-            classes[groups["class"]] = find_name("class", groups["class"], description, f"{place} of {path}")
-        class_name = classes[groups["class"]]
-        domain = description.domains[0]
-        if "domain" in groups:
-            domain = find_name("domain", groups["domain"], description, str(path))
-        # Paths may have Windows separators.
-        image = part.image.format(**groups, class_name=class_name).replace("\\", "/").lstrip("/")
-        role = part.parts.get(groups.get("part", ""), part.files[file])
-        files.append(_image_file(domain, class_name, os.path.join(folder, *PurePosixPath(image).parts), role))
-    return _check_exist(files, folder, str(path))
+    for path, file_role in [(folder / file, role) for file, role in part.files.items()]:
+        for place, entry in _read_entries(path, part, description):
+            if entry["class"] not in classes:
+                classes[entry["class"]] = find_name("class", entry["class"], description, f"{place} of {path}")
+            class_name = classes[entry["class"]]
+            domain = description.domains[0]
+            if "domain" in entry:
+                domain = find_name("domain", entry["domain"], description, str(path))
+            # Paths may have Windows separators.
+            image = part.image.format(**entry, class_name=class_name).replace("\\", "/").lstrip("/")
+            role = part.parts.get(entry.get("part", ""), file_role)
+            files.append(_image_file(domain, class_name, os.path.join(folder, *PurePosixPath(image).parts), role))
+    return _check_exist(files, folder, f"The list of {description.name}")
 
 
-class LabelledImage(NamedTuple):
-    """Some labels of an image, each with the mark "" if it applies, or "?" if that is unknown.
-
-    An image is named by its file's name, or by its path below the layout's folder. Readers may yield it several times,
-    each time with some of its labels.
-    """
-
-    name: str
-    marks: dict[str, str]
-    group: str = ""
-
-
-def read_voc(path: Path) -> Iterator[LabelledImage]:
-    """Read Pascal VOC's list of one label: 1, -1, or 0 if the image shows only objects marked difficult."""
-    label = path.stem.rpartition("_")[0]
-    marks_of = {"1": {label: ""}, "0": {label: UNKNOWN}, "-1": {}}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        image, value = line.split()
-        yield LabelledImage(f"{image}.jpg", marks_of[value])
-
-
-def read_coco(path: Path) -> Iterator[LabelledImage]:
-    """Read COCO's annotated objects, one by one; images without objects are not named."""
-    content = json.loads(path.read_text(encoding="utf-8"), object_hook=_drop_outline)
-    names = {category["id"]: category["name"] for category in content["categories"]}
-    files = {image["id"]: image["file_name"] for image in content["images"]}
-    for annotation in content["annotations"]:
-        yield LabelledImage(files[annotation["image_id"]], {names[annotation["category_id"]]: ""})
-
-
-def _drop_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    # Outlines are most of the file, and would need gigabytes of memory.
-    entry.pop("segmentation", None)
-    return entry
-
-
-def read_chest_xray14(path: Path) -> Iterator[LabelledImage]:
-    """Read NIH's table of findings; "No Finding" is no label."""
-    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
-        findings = row["Finding Labels"].split(SEPARATOR)
-        marks = {finding: "" for finding in findings if finding != "No Finding"}
-        yield LabelledImage(row["Image Index"], marks, row["Patient ID"])
-
-
-def read_chexpert(path: Path) -> Iterator[LabelledImage]:
-    """Read CheXpert's table: 1, 0, -1 for uncertain observations, or nothing if the report does not mention one."""
-    mark_of = {"1.0": "", "-1.0": UNKNOWN}
-    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
-        # Paths start with the name of the folder, which depends on the size of the images.
-        name = row["Path"].partition("/")[2]
-        observations = list(row.items())[5:]
-        marks = {label: mark_of[value] for label, value in observations if value not in ("", "0.0")}
-        yield LabelledImage(name, marks, name.split("/")[1])
-
-
-FORMATS = {"voc": read_voc, "coco": read_coco, "chest_xray14": read_chest_xray14, "chexpert": read_chexpert}
-
-
-def _label_sets(folder: Path, part: LabelSets, description: Description) -> list[ImageFile]:
+def _label_sets(folder: Path, part: ImageLists, description: Description) -> list[ImageFile]:
     (domain,) = description.domains
     role_of: dict[str, ImageRole] = {}
     for list_file, list_role in part.lists.items():
@@ -301,29 +234,93 @@ def _label_sets(folder: Path, part: LabelSets, description: Description) -> list
     match_label = cache(lambda label: find_name("class", label, description, f"the labels in {folder}"))
     files = []
     for pattern, file_role in part.files.items():
-        # VOC has a file for each label, and COCO an entry for each object.
-        marks: dict[str, dict[str, str]] = defaultdict(dict)
+        labels_of: dict[str, str] = defaultdict(str)
         groups: dict[str, str] = {}
+        # VOC has a file for each label, and COCO an entry for each object.
         for label_file in sorted(folder.glob(pattern)):
-            for image in _read_labels(label_file, part.format):
-                marks[image.name] |= {match_label(label): mark for label, mark in image.marks.items()}
-                groups[image.name] = image.group
-        for name, mark_of in marks.items():
-            labels = SEPARATOR.join(mark_of[label] + label for label in sorted(mark_of))
+            for _, entry in _read_entries(label_file, part, description):
+                labels_of[entry["image"]] += SEPARATOR + entry["class"]
+                groups[entry["image"]] = entry.get("group", "")
+        for name, labels in labels_of.items():
+            class_name = rename_labels(labels, {label: match_label(label) for label in split_labels(labels)})
             path = paths.get(name, os.path.join(folder, name))
             role = role_of.get(name, file_role)
-            files.append(ImageFile(domain, labels, compose_name(f"{domain}/{name}"), path, role, group=groups[name]))
+            full_name = compose_name(f"{domain}/{name}")
+            files.append(ImageFile(domain, class_name, full_name, path, role, group=groups[name]))
     return _check_exist(files, folder, f"The labels of {description.name}")
 
 
-def _read_labels(path: Path, format: str) -> list[LabelledImage]:
+def _read_entries(path: Path, part: ImageLists, description: Description) -> Iterator[tuple[str, dict[str, str]]]:
+    """Iterate over the entries of a file as ``read_lines`` does; they name an image, a class or labels, and more."""
+    if part.line:
+        remedy = "Download the file from its publisher again."
+        yield from read_lines(path, part.line, f"an image of {description.name}", remedy, part.header)
+        return
     try:
-        return list(FORMATS[format](path))
+        for number, entry in enumerate(FORMATS[part.format](path), 1):
+            yield f"entry {number}", entry
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        publisher = "CoOp's DATASETS.md" if part.format == "CoOp" else "its publisher"
         raise UserError(
-            f"Expected the labels of images in {path}, but they can't be read ({type(error).__name__}: {error}). "
-            "Download the file from its publisher again."
+            f"Expected the images and labels of {part.format} in {path}, but they can't be read "
+            f"({type(error).__name__}: {error}). Download the file again from {publisher}, or remove it."
         ) from error
+
+
+def read_coop(path: Path) -> Iterator[dict[str, str]]:
+    """Read CoOp's lists train, val and test of [path, label, class name]; classes are numbered by the description."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for split in PART_ROLES:
+        for image, _, name in content[split]:
+            yield {"image": str(image), "class": str(name), "part": split}
+
+
+def read_voc(path: Path) -> Iterator[dict[str, str]]:
+    """Read Pascal VOC's list of one label: 1, -1, or 0 if the image shows only objects marked difficult."""
+    label = path.stem.rpartition("_")[0]
+    labels_of = {"1": label, "0": UNKNOWN + label, "-1": ""}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        image, value = line.split()
+        yield {"image": f"{image}.jpg", "class": labels_of[value]}
+
+
+def read_coco(path: Path) -> Iterator[dict[str, str]]:
+    """Read COCO's annotated objects, one by one; images without objects are not named."""
+    content = json.loads(path.read_text(encoding="utf-8"), object_hook=_drop_outline)
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    files = {image["id"]: image["file_name"] for image in content["images"]}
+    for annotation in content["annotations"]:
+        yield {"image": files[annotation["image_id"]], "class": names[annotation["category_id"]]}
+
+
+def _drop_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    # Outlines are most of the file, and would need gigabytes of memory.
+    entry.pop("segmentation", None)
+    return entry
+
+
+def read_chest_xray14(path: Path) -> Iterator[dict[str, str]]:
+    """Read NIH's table of findings; "No Finding" is no label."""
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        findings = row["Finding Labels"].replace("No Finding", "")
+        yield {"image": row["Image Index"], "class": findings, "group": row["Patient ID"]}
+
+
+def read_chexpert(path: Path) -> Iterator[dict[str, str]]:
+    """Read CheXpert's table: 1, 0, -1 for uncertain observations, or nothing if the report does not mention one."""
+    mark_of = {"1.0": "", "-1.0": UNKNOWN}
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        # Paths start with the name of the folder, which depends on the size of the images.
+        name = row["Path"].partition("/")[2]
+        observations = list(row.items())[5:]
+        labels = [mark_of[value] + label for label, value in observations if value not in ("", "0.0")]
+        yield {"image": name, "class": SEPARATOR.join(labels), "group": name.split("/")[1]}
+
+
+FORMATS: Mapping[str, Callable[[Path], Iterator[dict[str, str]]]] = {
+    "CoOp": read_coop, "VOC": read_voc, "COCO": read_coco, "ChestX-ray14": read_chest_xray14, "CheXpert": read_chexpert,
+}  # fmt: skip
+"""Readers of files other than lines of text: the image of each entry, its class or set of labels, part and group."""
 
 
 def read_lines(
@@ -342,21 +339,6 @@ def read_lines(
         if match is None:
             raise UserError(f"Expected {expected} in line {number} of {path}; found {line[:80]!r}. {remedy}")
         yield f"line {number}", match.groupdict()
-
-
-def _read_split_file(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Iterate over the entries of CoOp's split as ``read_lines`` does."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for split in PART_ROLES:
-            # The description numbers the classes, so labels are not needed.
-            for number, (image, _, name) in enumerate(content[split]):
-                yield f"{split}[{number}]", {"image": str(image), "class": str(name), "part": split}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"Expected the lists train, val and test of [path, label, class name] in {path}, but they can't be read "
-            f"({type(error).__name__}: {error}). Download it again from CoOp's DATASETS.md, or remove it."
-        ) from error
 
 
 def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:

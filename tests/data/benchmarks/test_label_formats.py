@@ -119,10 +119,10 @@ def test_differing_counts_are_reported_by_label(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "write", "file", "old", "new", "message"),
     [
-        ("VOC2007", voc(), "*/*/ImageSets/Main/dog_test.txt", "000013  1", "000013", r"images in .*/dog_test.txt"),
+        ("VOC2007", voc(), "*/*/ImageSets/Main/dog_test.txt", "000013  1", "000013", r"of VOC in .*/dog_test.txt"),
         ("VOC2007", voc(), "*/*/ImageSets/Main/dog_test.txt", "000013  1", "000013  2", r"be read \(KeyError: '2'\)"),
         ("VOC2007", voc(), "*/*/ImageSets/Main/dog_test.txt", "000013", "000099", r"1 images .*exist: 000099.jpg"),
-        ("COCO2014", coco(), "annotations/*val2014.json", '"tv"', '"televisor"', "Expected classes .*televisor"),
+        ("COCO2014", coco(), "annotations/*val2014.json", '"tv"', '"televisor"', "Expected a class .*televisor"),
         ("COCO2014", coco(), "annotations/*val2014.json", '"images"', '"pictures"', r"KeyError: 'images'"),
         ("ChestXray14", chest_xray14(), "Data*.csv", "Finding Labels", "Labels", r"KeyError: 'Finding Labels'"),
         ("CheXpert", chexpert(), "*/train.csv", ",-1.0", ",2.0", r"train.csv, but .*KeyError: '2.0'"),

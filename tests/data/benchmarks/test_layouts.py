@@ -66,7 +66,7 @@ def food(tmp_path):
         (["apple_pie/99.jpg", 0, "apple_pie"], r"lists 1 images that do not exist: images/apple_pie/99.jpg"),
         (["apple_pie/1.jpg", 0, "pizzas"], r"Expected a class of Food101 \(apple_pie, .* found 'pizzas'"),
         (["apple_pie/4.jpg", 0, "apple_pie"], r"1 are listed more than once: images/apple_pie/4.jpg"),
-        (17, r"lists train, val and test .*TypeError.* Download it again from CoOp's DATASETS.md, or remove it"),
+        (17, r"labels of CoOp in .*TypeError.* Download the file again from CoOp's DATASETS.md, or remove it"),
     ],
     ids=["missing", "class", "leak", "number"],
 )
