@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from fedvlp.data.files.images import (
     FolderImages,
     Images,
@@ -22,7 +20,7 @@ from fedvlp.data.files.images import (
     group_copies,
 )
 from fedvlp.data.module import FederatedDataModule, fold_spelling
-from fedvlp.data.rows import ImageFile, collect_classes, labelled_images, rename_labels, split_labels
+from fedvlp.data.rows import ImageFile, collect_classes, label_targets, labelled_images, rename_labels, split_labels
 from fedvlp.data.splits import Names, SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
@@ -85,8 +83,10 @@ class ListedImages(FederatedDataModule):
                 names = [name_of.get(file.class_name, file.class_name) for file in files]
                 domains[domain] = [replace(file, class_name=name) for file, name in zip(files, names, strict=True)]
         classes = collect_classes(domains)
-        all_names = set().union(*classes.values())
-        class_names = sorted(all_names) if self.several_labels else self.order_classes(all_names)
+        class_names = sorted(set().union(*classes.values()))
+        # With several labels, this only reports missing labels.
+        ordered = self.order_classes(label_targets(class_names)[0] if self.several_labels else class_names)
+        class_names = class_names if self.several_labels else ordered
         self._check_classes(classes)
         self.files = domains
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
@@ -95,10 +95,6 @@ class ListedImages(FederatedDataModule):
         """Order the names of the classes by label."""
         return sorted(names)
 
-    def scan(self) -> dict[str, list[ImageFile]]:
-        """List the images of each domain, sorted, without opening any file."""
-        raise NotImplementedError(f"{type(self).__name__} must implement scan().")
-
     def verified_domains(self) -> Mapping[str, Images]:
         """Decode every file once, and skip unreadable files.
 
@@ -106,29 +102,27 @@ class ListedImages(FederatedDataModule):
             UserError: If images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
         domains, class_names = self._loaded
-        good: dict[str, Images] = {}
-        listed: list[tuple[str, str]] = []
+        reasons: dict[str, str] = {}
         for domain, images in domains.items():
-            good[domain] = images
             if isinstance(images, FolderImages):
                 bad, digests = self._decoded(domain, images)
                 self._digests |= zip(images.names, digests, strict=True)
-                listed += [(images.names[row], reason) for row, reason in bad.items()]
-                good[domain] = images.drop(list(bad))
-        if not listed:
+                reasons |= {images.names[row]: reason for row, reason in bad.items()}
+        if not reasons:
             return domains
         total = sum(len(images) for images in domains.values())
         if self.on_bad_image == "error":
             remedy = "Repair or remove them, or skip them with data.on_bad_image=skip."
-            raise UserError(bad_images_message(listed, total, remedy))
-        log.warning("%s", bad_images_message(listed, total, "They are skipped."))
-        classes: dict[str, set[str]] = {}
-        for domain, images in good.items():
-            classes[domain] = {class_names[label] for label in np.unique(images.labels)}
+            raise UserError(bad_images_message(list(reasons.items()), total, remedy))
+        log.warning("%s", bad_images_message(list(reasons.items()), total, "They are skipped."))
+        self.files = {
+            domain: [file for file in rows if file.name not in reasons] for domain, rows in self.files.items()
+        }
+        classes = collect_classes(self.files)
         self._check_classes(classes)
         if not self.several_labels and (lost := set(class_names).difference(*classes.values())):
             raise UserError(f"Expected a readable image of each class; found none of {', '.join(sorted(lost))}.")
-        return good
+        return {domain: labelled_images(rows, class_names) for domain, rows in self.files.items()}
 
     @cached_property
     def groups(self) -> Mapping[str, Names]:

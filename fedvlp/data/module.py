@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +34,15 @@ from fedvlp.data.files.images import (
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
-from fedvlp.data.rows import GIVEN_ROLES, ImageFile, by_rarest_label, label_targets, name_roles
+from fedvlp.data.rows import (
+    GIVEN_ROLES,
+    ImageFile,
+    by_rarest_label,
+    collect_classes,
+    label_targets,
+    labelled_images,
+    name_roles,
+)
 from fedvlp.data.splits import (
     Names,
     OfficialSplit,
@@ -62,8 +69,8 @@ SEVERAL_LABELS: tuple[ProtocolName, ...] = ("leave_domains_out", "all_seen", "pe
 class FederatedDataModule(L.LightningDataModule):
     """Images of several domains: source domains are divided among clients, held-out domains only test.
 
-    A subclass names the images in ``load_domains``. Under a plain ``lightning.Trainer`` all source domains
-    train together and batches are (images, labels).
+    A subclass lists a row for each image in ``scan``, or makes the images in ``load_domains``. Under a plain
+    ``lightning.Trainer`` all source domains train together and batches are (images, labels).
 
     Args:
         held_out: Domain or domains that no client sees. All their images test. null holds no domain out.
@@ -135,7 +142,7 @@ class FederatedDataModule(L.LightningDataModule):
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
         check_range("num_workers", num_workers, NonNegativeInt)
         self.name: str = type(self).__name__  # in results
-        self.files: Mapping[str, Sequence[ImageFile]] = {}  # rows by domain, if `load_domains` lists them
+        self.files: Mapping[str, Sequence[ImageFile]] = {}  # rows by domain, in the order of the images
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
@@ -168,7 +175,13 @@ class FederatedDataModule(L.LightningDataModule):
 
         Called once. It should be fast and open no files; ``verified_domains`` opens them.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement load_domains().")
+        self.files = self.scan()
+        class_names = sorted(set().union(*collect_classes(self.files).values()))
+        return {domain: labelled_images(files, class_names) for domain, files in self.files.items()}, class_names
+
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """List the rows of each domain, sorted, without opening any file."""
+        raise NotImplementedError(f"{type(self).__name__} must implement scan() or load_domains().")
 
     def verified_domains(self) -> Mapping[str, Images]:
         """Check that the images of all domains can be read; called once, before the split."""
@@ -254,15 +267,9 @@ class FederatedDataModule(L.LightningDataModule):
 
     def _column(self, value_of: Callable[[ImageFile], str]) -> dict[str, Names]:
         """Collect a value of each image's row, by domain; empty if no image has one."""
-        _ = self._loaded
-        if not any(map(value_of, chain.from_iterable(self.files.values()))):
-            return {}
-        column = {}
-        for domain, images in self.images.items():
-            # Images are matched by name, since unreadable images may have been skipped.
-            values = {row.name: value_of(row) for row in self.files[domain]}
-            column[domain] = np.array([values[name] for name in images.names], dtype=object)
-        return column
+        _ = self.images  # without images that can't be read
+        column = {domain: np.array(list(map(value_of, rows)), dtype=object) for domain, rows in self.files.items()}
+        return column if any(values.any() for values in column.values()) else {}
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:

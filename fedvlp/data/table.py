@@ -119,7 +119,15 @@ class ImageTable(ListedImages):
             part = cells["split"].strip().casefold()
             has_label = label.partition(SEPARATOR)[0] != UNKNOWN if self.several_labels else bool(label)
             if not cells["path"] or not has_label or part not in (SPLITS if has_split else ("",)):
-                found = "no path" if not cells["path"] else "no label" if not has_label else repr(part or "no split")
+                found = (
+                    "no path"
+                    if not cells["path"]
+                    else "no label"
+                    if not has_label
+                    else repr(part)
+                    if part
+                    else "no split"
+                )
                 raise UserError(
                     "Expected a path, a label and, if there is a split, train, validation or test in each row; line "
                     f"{number} of {self.table} has {found}. Correct or remove the row."

@@ -148,6 +148,8 @@ def _read(options: argparse.Namespace) -> tuple[Manifest, Description | None]:
         files = module.scan()
         return Manifest(module.root, files, name_roles(files), several_labels=options.several_labels), None
     description = _find_description(name)
+    if options.several_labels or options.columns:
+        raise UserError(f"Only tables support --several_labels and --columns; {name} is not a table. Remove them.")
     if root is None:
         raise UserError(f"Expected the folder of the images of {name}. Add --root FOLDER.")
     root = root.expanduser()

@@ -137,6 +137,12 @@ def test_sets_that_are_read_as_classes_are_refused(table):
     refused(table(rows_of(a=["dog", "?", "tree"])), "line 3 of .* has no label")
 
 
+def test_a_label_without_an_image_is_reported(table, caplog):
+    data = table([{"ant": "1", "cat": "0"}, {"ant": "0", "cat": "0"}], columns={"label": "ant|cat"})
+    assert sets_of(data) == {"000.png": "ant", "001.png": ""}
+    assert "images.csv has no image of cat" in caplog.text
+
+
 def test_balanced_classes_are_refused(table):
     refused(table(random_rows(0), balance_classes=True), "data.balance_classes does not support several labels")
 

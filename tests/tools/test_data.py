@@ -72,6 +72,7 @@ def test_check_of_own_images(capsys, image_root, tmp_path):
     [
         (["check", "domainet", "--root=."], "Did you mean 'domain_net'?"),
         (["check", "data/pacs", "--root=."], "PACS is available from the authors' project page"),
+        (["check", "folders", "--root=.", "--several_labels"], "Only tables support --several_labels and --columns"),
         (["check", "pacs", "--root=."], "Expected a folder for each domain of PACS (art_painting, cartoon, photo"),
         (["download", "vlcs"], "VLCS can't be downloaded with a command; it is available from the DomainBed"),
         (["download", "folders"], "your own images need no download"),

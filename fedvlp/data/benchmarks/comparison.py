@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+
 from fedvlp.catalog.description import Description
-from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
 from fedvlp.data.listed import spellings
 from fedvlp.data.module import describe_ids
-from fedvlp.data.rows import UNKNOWN, ImageFile
+from fedvlp.data.rows import ImageFile, label_targets
 from fedvlp.utils.errors import shorten
 
 
@@ -76,7 +77,8 @@ def _count_differences(manifest: Manifest, domain: str, description: Description
     bad = [name for name in manifest.skipped.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
     classes = [image.class_name for image in manifest.files[domain]]
     if manifest.several_labels:
-        classes = [label for labels in classes for label in labels.split(SEPARATOR) if not label.startswith(UNKNOWN)]
+        labels, targets = label_targets(classes)
+        classes = np.repeat(labels, (targets == 1).sum(0)).tolist()
     counts = Counter(classes) + Counter(name.split("/")[1] for name in bad)
     published = description.counts.get(domain, {})
     wrong = [f"{name} {counts[name] - number:+,}" for name, number in published.items() if counts[name] != number]

@@ -206,9 +206,10 @@ def _class_folders(
 
 
 def _image_list(folder: Path, part: ImageLists, description: Description) -> list[ImageFile]:
-    files = []
+    files: list[ImageFile] = []
     classes: dict[str, str] = {}  # looked up once, since lists have up to half a million lines
     for path, file_role in [(folder / file, role) for file, role in part.files.items()]:
+        listed = []
         for place, entry in _read_entries(path, part, description):
             if entry["class"] not in classes:
                 classes[entry["class"]] = find_name("class", entry["class"], description, f"{place} of {path}")
@@ -219,8 +220,9 @@ def _image_list(folder: Path, part: ImageLists, description: Description) -> lis
             # Paths may have Windows separators.
             image = part.image.format(**entry, class_name=class_name).replace("\\", "/").lstrip("/")
             role = part.parts.get(entry.get("part", ""), file_role)
-            files.append(_image_file(domain, class_name, os.path.join(folder, *PurePosixPath(image).parts), role))
-    return _check_exist(files, folder, f"The list of {description.name}")
+            listed.append(_image_file(domain, class_name, os.path.join(folder, *PurePosixPath(image).parts), role))
+        files += _check_exist(listed, folder, str(path))
+    return files
 
 
 def _label_sets(folder: Path, part: ImageLists, description: Description) -> list[ImageFile]:

@@ -1,7 +1,7 @@
 """Data modules of published data sets, one for each description in the catalog; ``fedvlp data list`` prints them."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -9,10 +9,9 @@ from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, p
 from fedvlp.data.benchmarks.download import download, find_source, read_source
 from fedvlp.data.benchmarks.layouts import find_layout
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.files.images import Images
 from fedvlp.data.listed import ListedImages
 from fedvlp.data.module import map_names
-from fedvlp.data.rows import ImageFile, label_targets
+from fedvlp.data.rows import ImageFile
 from fedvlp.data.splits import OfficialSplit, SplitPart
 from fedvlp.utils.errors import UserError, shorten
 
@@ -100,13 +99,6 @@ class Benchmark(ListedImages):
         if self.held_out and files.keys() >= set(self.held_out):
             files = {domain: files[domain] for domain in files if domain not in tests - set(self.held_out)}
         return files
-
-    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """List the files of each domain, and the classes or sets of labels."""
-        domains, names = super().load_domains()
-        if self.several_labels:
-            self.order_classes(label_targets(names)[0])  # reports missing labels
-        return domains, names
 
     def order_classes(self, names: Collection[str]) -> list[str]:
         """Order the classes by the publisher's labels; raise UserError if no domain has images of a class."""

@@ -269,12 +269,6 @@ class FolderImages(Images):
         lines = [f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices]
         return _digest(lines if self.intensity == "full" else [*lines, self.intensity])
 
-    def drop(self, positions: Sequence[int]) -> FolderImages:
-        """Remove the images at some positions."""
-        rows = sorted(set(range(len(self))) - set(positions))
-        paths, names = ([values[row] for row in rows] for values in (self.paths, self.names))
-        return FolderImages(paths, names, self.labels[rows], self.intensity)
-
 
 def with_intensity(images: Images, transform: Transform) -> Images:
     """Read the files of images with the intensity that belongs to a transform."""

@@ -1,7 +1,7 @@
 """Icons in six styles: real images without a download."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedvlp.core.several_labels import SEPARATOR
-from fedvlp.data.files.images import Images
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.rows import ImageFile, collect_classes, labelled_images
+from fedvlp.data.rows import ImageFile
 from fedvlp.data.splits import generator_for
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveInt, Seed
@@ -40,13 +39,8 @@ class IconDomains(FederatedDataModule):
         super().__init__(**options)
         self.num_classes = num_classes
 
-    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Load the icons of each domain, named ``domain/class/set:icon``, and the class names."""
-        files, class_names = self.icons()
-        return {domain: labelled_images(icons, class_names) for domain, icons in files.items()}, class_names
-
-    def icons(self) -> tuple[dict[str, list[ImageFile]], list[str]]:
-        """Read the icons of each domain, and the class names."""
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """List the icons of each domain, named ``domain/class/set:icon``."""
         rows = manifest()
         class_names = sorted({row["class"] for row in rows})
         if self.num_classes is not None:
@@ -62,7 +56,7 @@ class IconDomains(FederatedDataModule):
                 if row["class"] in class_names:
                     name = "{domain}/{class}/{set}:{icon}".format_map(row)
                     icons[domain].append(ImageFile(domain, row["class"], name, "", pixels=icon))
-        return icons, class_names
+        return icons
 
 
 class IconScenes(IconDomains):
@@ -83,12 +77,9 @@ class IconScenes(IconDomains):
         super().__init__(num_classes, **options)
         self.scenes_seed = scenes_seed
 
-    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Compose the scenes of each domain, named ``domain/group/scene``, and list their sets of labels."""
-        icons, _ = self.icons()
-        self.files = {domain: self._compose(domain, files) for domain, files in icons.items()}
-        sets = sorted(set().union(*collect_classes(self.files).values()))
-        return {domain: labelled_images(scenes, sets) for domain, scenes in self.files.items()}, sets
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """Compose the scenes of each domain, named ``domain/group/scene``."""
+        return {domain: self._compose(domain, icons) for domain, icons in super().scan().items()}
 
     def _compose(self, domain: str, icons: Sequence[ImageFile], group_size: int = 12) -> list[ImageFile]:
         generator = generator_for(self.scenes_seed, f"scenes/{domain}")

@@ -207,7 +207,7 @@ def test_names_of_domains_and_classes(unpack, description, rows, columns, places
     ("rows", "labels", "reason"),
     [
         ([("photo", 0)], {}, r"Expected a class of PACS \(dog, .*\) in x\.parquet; found '0'"),
-        ([("watercolour", 0)], LABELS, r"domains of PACS \(art_painting, .* in x\.parquet; found 'watercolour'"),
+        ([("watercolour", 0)], LABELS, r"domain of PACS \(art_painting, .* in x\.parquet; found 'watercolour'"),
     ],
 )
 def test_other_names_are_refused(unpack, rows, labels, reason):
