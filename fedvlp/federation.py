@@ -19,9 +19,9 @@ from fedvlp.core.phases import bind_aggregators
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import BASELINES, REPORTED, SELECTION_METRICS, BaselineName, SelectionMetric, selection_column
 from fedvlp.core.state import RunState, ServerState, State
+from fedvlp.data.class_names import check_class_names, read_class_names
 from fedvlp.data.domain_folders import label_by_folders
 from fedvlp.data.files.images import image_batches, image_paths
-from fedvlp.data.module import check_class_names, read_class_names
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.record import LAST_ROW
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name

@@ -14,7 +14,8 @@ from typing import Any
 from experiments.reproduce.cost import RATE, Cost, costs, is_pooled
 from experiments.reproduce.recipe import HERE, PRINTED, Recipe, all_recipes
 from experiments.tables import markdown, write_block
-from fedvlp.tools.compare.papers import BACKBONES, PrintedTable, paper_name, papers, plain_name
+from fedvlp.catalog.description import normalise_name
+from fedvlp.tools.compare.papers import BACKBONES, PrintedTable, paper_name, papers
 from fedvlp.tools.compare.tables import AVERAGE
 
 
@@ -29,8 +30,8 @@ def _row(recipe: Recipe) -> list[str]:
     found = costs(recipe)
     own: list[str] = []
     for table in recipe.printed:
-        name = plain_name(papers()[table.paper]["name"])
-        own += [row.numbers[AVERAGE] for row in table.rows if plain_name(row.method) == name]
+        name = normalise_name(papers()[table.paper]["name"])
+        own += [row.numbers[AVERAGE] for row in table.rows if normalise_name(row.method) == name]
     names = "; ".join(table.name for table in recipe.printed)
     runs = sum(cost.runs for cost in found)
     return [f"`{recipe.name}`", f"{names}: {recipe.data.name}", ", ".join(own), f"{runs}", _hours(found)]
@@ -76,14 +77,14 @@ def expected(recipe: Recipe, table: PrintedTable) -> str:
     """Format the printed rows of the recipe's methods, and list the paper's other rows."""
     models = {}
     for label, config in recipe.configs.items():
-        models[plain_name(name_in_papers(config))] = label
-    ours = [row for row in table.rows if plain_name(row.method) in models]
+        models[normalise_name(name_in_papers(config))] = label
+    ours = [row for row in table.rows if normalise_name(row.method) in models]
     usual = ours[-1].backbone  # of the paper's own method
     lines = []
     for row in ours:
         numbers = [row.numbers[name] for name in (*table.domains, AVERAGE)]
         name = row.method if row.backbone == usual else f"{row.method} ({BACKBONES[row.backbone]})"
-        lines.append([name, f"`{models[plain_name(row.method)]}`", *numbers])
+        lines.append([name, f"`{models[normalise_name(row.method)]}`", *numbers])
     left = ", ".join(dict.fromkeys(row.method for row in table.rows if row not in ours))
     rest = "" if all(row.backbone == usual for row in ours) else ", if no other backbone is named"
     text = markdown([f"printed in {table.name}", "model", *table.domains, AVERAGE], lines, texts=2)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import re
-from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -12,15 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvlp.data.files.images import (
-    FolderImages,
-    Images,
-    bad_images_message,
-    decode_all,
-    group_copies,
-)
-from fedvlp.data.module import FederatedDataModule, fold_spelling
-from fedvlp.data.rows import ImageFile, collect_classes, label_targets, labelled_images, rename_labels, split_labels
+from fedvlp.data.class_names import spellings
+from fedvlp.data.files.images import FolderImages, Images, bad_images_message, decode_all, group_copies
+from fedvlp.data.module import FederatedDataModule
+from fedvlp.data.rows import ImageFile, collect_classes, label_targets, labelled_images, rename_labels
 from fedvlp.data.splits import Names, SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
@@ -229,19 +223,3 @@ def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Coll
         if in_first and in_second:
             pairs.append(f"{in_first} = {in_second}")
     return pairs
-
-
-def spellings(
-    domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = (), several_labels: bool = False
-) -> list[list[str]]:
-    """List the names of each class with several spellings, the most frequent name first; skip names in ``others``.
-
-    Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class. With ``several_labels``,
-    the classes are the labels.
-    """
-    names = [file.class_name for file in chain.from_iterable(domains.values())]
-    counts = Counter(chain.from_iterable(map(split_labels, names)) if several_labels else names)
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
-        groups[fold_spelling(name)].append(name)
-    return [names for names in groups.values() if len(names) > 1]

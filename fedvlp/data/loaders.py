@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader, Precompute
-from fedvlp.core.roles import ImageRole
 from fedvlp.data.cache import DecodedImages, cache_key, cached_features, fixed_steps
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, with_intensity
 from fedvlp.data.splits import Names, SplitPart
@@ -98,24 +97,17 @@ class BoundLoaders:
         keys = [name or f"\0{position}" for position, name in enumerate(names)]
         return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
-    def train_image_loader(self, batch_size: int, seed: int, balanced: bool = False) -> ImageLoader:
-        """Load the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
-        selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
-        is_augmented = self.train_transform is not None
+    def image_loader(
+        self, parts: Sequence[SplitPart], batch_size: int, seed: int | None = None, balanced: bool = False
+    ) -> ImageLoader:
+        """Load the images of parts on the CPU for a plain Trainer: in order, or as training batches with a seed."""
+        selected = list(chain.from_iterable(part.rows_by_domain.items() for part in parts))
+        is_augmented = self.train_transform is not None and seed is not None
         if not is_augmented:
             self._cache_decoded(dict(selected))
-        dataset = self._dataset(selected, is_augmented, self.domains)
-        return image_loader(dataset, batch_size, self.num_workers, Shuffle(dataset.labels, seed, balanced))
-
-    def image_loaders(self, batch_size: int, *roles: ImageRole) -> list[ImageLoader]:
-        """Make a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
-        loaders = []
-        for part in self.parts:
-            if part.role in roles:
-                self._cache_decoded(part.rows_by_domain)
-                dataset = self._dataset(list(part.rows_by_domain.items()))
-                loaders.append(image_loader(dataset, batch_size, self.num_workers))
-        return loaders
+        dataset = self._dataset(selected, is_augmented, () if seed is None else self.domains)
+        shuffle = None if seed is None else Shuffle(dataset.labels, seed, balanced)
+        return image_loader(dataset, batch_size, self.num_workers, shuffle)
 
     def loader(self, part: SplitPart, batch_size: int, seed: int | None = None, balanced: bool = False) -> Loader:
         """Make a part's batches: in order, or shuffled by a seed, with ``balanced`` classes if requested."""

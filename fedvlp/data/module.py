@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,19 +19,11 @@ from fedvlp.core.protocols import EvaluationSplit, Loader, Precompute
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION, SERVED, ImageRole, ProtocolName
 from fedvlp.core.several_labels import with_negative_class
 from fedvlp.core.state import Client
-from fedvlp.data.files.images import (
-    FolderImages,
-    Images,
-    Indices,
-    Transform,
-    check_readable,
-    compose_name,
-    identity,
-    image_paths,
-)
+from fedvlp.data.class_names import check_class_names, describe_ids, map_names, read_class_names_map
+from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, check_readable, identity, image_paths
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
-from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
+from fedvlp.data.protocols import ClassSplit, SplitPlan, choose_held_out, count_base
 from fedvlp.data.rows import (
     GIVEN_ROLES,
     ImageFile,
@@ -53,15 +43,12 @@ from fedvlp.data.splits import (
     split_hash,
     split_table,
 )
-from fedvlp.utils.config_files import read_yaml
-from fedvlp.utils.errors import UserError, check_range, did_you_mean_or_choose
+from fedvlp.utils.errors import UserError, check_range
 from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed
 
 log = logging.getLogger(__name__)
 NO_CLASS = -1
 """Label of out-of-distribution images."""
-
-
 SEVERAL_LABELS: tuple[ProtocolName, ...] = ("leave_domains_out", "all_seen", "personal")
 """Protocols that support several labels per image."""
 
@@ -160,12 +147,10 @@ class FederatedDataModule(L.LightningDataModule):
         self.positive_class = positive_class
         self.negative_class = negative_class
         for target in self.targets:
-            if target.protocol_option not in ("leave_domains_out", "all_seen"):
-                raise UserError(
-                    f"{target.name} is a target of another data set and only measured. Remove its protocol."
-                )
             if target.several_labels:
                 raise UserError(f"{target.name} has several labels per image, which a target can't have. Remove it.")
+            if target.protocol_option not in ("leave_domains_out", "all_seen"):
+                raise UserError(f"{target.name} is a target, which is only measured. Remove its protocol.")
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._make_loaders: Callable[..., BoundLoaders] | None = None
         self._bound_to: L.LightningModule | None = None
@@ -456,7 +441,7 @@ class FederatedDataModule(L.LightningDataModule):
         balanced = self.balance_classes and not once
         loaders = self.loaders[""]
         if client is None:
-            return loaders.train_image_loader(self.batch_size, seed, balanced)
+            return loaders.image_loader(loaders.train_parts, self.batch_size, seed, balanced)
         return loaders.loader(loaders.train_parts[client.id], self.batch_size, seed, balanced)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
@@ -486,11 +471,15 @@ class FederatedDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[ImageLoader]:
         """Make a loader of images for each source domain's validation split."""
-        return self.loaders[""].image_loaders(self.eval_batch_size, "validation")
+        return self._image_loaders("validation")
 
     def test_dataloader(self) -> list[ImageLoader]:
         """Make a loader of images for each test split and held-out domain; validation loaders if there is none."""
-        return self.loaders[""].image_loaders(self.eval_batch_size, *SERVED) or self.val_dataloader()
+        return self._image_loaders(*SERVED) or self.val_dataloader()
+
+    def _image_loaders(self, *roles: ImageRole) -> list[ImageLoader]:
+        loaders = self.loaders[""]
+        return [loaders.image_loader([part], self.eval_batch_size) for part in self.split_parts if part.role in roles]
 
     @cached_property
     def split_hash(self) -> str:
@@ -506,83 +495,3 @@ class FederatedDataModule(L.LightningDataModule):
             for entry in split_table([target._transfer_part], target.images):
                 table.append({**entry, "domain": f"{target.name}/{entry['domain']}"})
         return table
-
-
-def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None:
-    """Raise UserError if there are fewer than two classes, or a name of a class or domain is not valid UTF-8."""
-    for name in (*names, *domains):
-        if name.encode("utf-8", "ignore").decode() != name:
-            raise UserError(f"Expected names of classes and domains in UTF-8; got {name!r}. Rename its folder.")
-    if len(names) < 2:
-        raise UserError(
-            f"Expected two classes or more; got {', '.join(map(repr, names)) or 'none'}. A method learns to "
-            "distinguish classes, so add the others."
-        )
-
-
-def choose_held_out(requested: Sequence[str], domains: Sequence[str]) -> list[str]:
-    """List the held-out domains, sorted and unique; raise UserError unless they exist and leave one to train."""
-    # File systems and keyboards encode accents differently.
-    domains_by_name = {compose_name(name): name for name in domains}
-    names = sorted({domains_by_name.get(compose_name(name), name) for name in requested})
-    for name in names:
-        if name not in domains:
-            hint = did_you_mean_or_choose(name, domains)
-            raise UserError(
-                f"Expected held_out to name one of the domains ({', '.join(domains)}); got {name!r}. {hint}"
-            )
-    if len(names) == len(domains):
-        raise UserError(f"All {len(domains)} domains are held out, so no domain is left to train. Hold out fewer.")
-    return names
-
-
-def map_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
-    """Replace class names; raise UserError if a class does not exist, or if two classes get the same name."""
-    for name in replacements:
-        if name not in names:
-            hint = did_you_mean_or_choose(name, names)
-            raise UserError(f"class_names_map renames {name!r}, but there is no such class. {hint}")
-    own_names: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        own_names[fold_spelling(replacements.get(name, name))].append(name)
-    for folded, same in own_names.items():
-        if len(same) > 1 and not replacements.keys().isdisjoint(same):
-            raise UserError(
-                f"Expected class_names_map to give each class its own name; {' and '.join(same)} are both called "
-                f"{folded!r}. Name them differently, or put their images into one folder if they are one class."
-            )
-    return [replacements.get(name, name) for name in names]
-
-
-def fold_spelling(name: str) -> str:
-    """Normalise a class name's capitals and separators, which prompts ignore."""
-    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
-
-
-def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
-    """Read the option ``class_names_map``, a mapping or the path of a file; numbers become text."""
-    mapping = read_yaml(Path(value).expanduser()) if isinstance(value, str) else value or {}
-    entries = [*mapping, *mapping.values()] if isinstance(mapping, dict) else [None]
-    for entry in entries:
-        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
-            raise UserError(
-                f"Expected class_names_map to map names to names, such as {{tv: television}}; got {entry!r} in "
-                f"{value!r}. YAML reads yes, no, on and off as true or false unless they are in quotes."
-            )
-    return {str(name): str(replacement) for name, replacement in mapping.items()}
-
-
-def read_class_names(file: str) -> list[str]:
-    """Read the names of a file with a class name per line."""
-    return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line]
-
-
-def describe_ids(names: Sequence[str]) -> str:
-    """Describe in one line the class names that are numbers, WordNet ids or numbered; empty if there are none."""
-    ids = [name for name in names if re.fullmatch(r"\d+|n\d{8}|\d+[._]\s*\D.*", name)]
-    if not ids:
-        return ""
-    return (
-        f"{len(ids)} of {len(names)} class names are numbers or ids, such as {ids[0]!r}, and prompts contain them. "
-        "Set data.class_names_map to a mapping, or to a YAML file with lines such as n01440764: tench."
-    )

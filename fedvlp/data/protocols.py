@@ -10,10 +10,10 @@ import numpy as np
 
 from fedvlp.core.roles import PROTOCOLS, ImageRole, MeasuredRole, ProtocolName
 from fedvlp.core.state import Client
-from fedvlp.data.files.images import Images, Indices
+from fedvlp.data.files.images import Images, Indices, compose_name
 from fedvlp.data.partition import ByDomain, GivenClients, Partitioner, Pooled, apportion
 from fedvlp.data.splits import Names, OfficialSplit, SplitPart, SplitRule, check_groups, generator_for
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 
 ClassSplit = Literal["data_set", "client"]
 NEW_ROLES: dict[ImageRole, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
@@ -36,6 +36,22 @@ def count_base(protocol: ProtocolName, num_classes: int) -> int:
             f"Expected at least two base classes and two new classes; the data set has {num_classes} classes."
         )
     return math.ceil(num_classes / 2)
+
+
+def choose_held_out(requested: Sequence[str], domains: Sequence[str]) -> list[str]:
+    """List the held-out domains, sorted and unique; raise UserError unless they exist and leave one to train."""
+    # File systems and keyboards encode accents differently.
+    domains_by_name = {compose_name(name): name for name in domains}
+    names = sorted({domains_by_name.get(compose_name(name), name) for name in requested})
+    for name in names:
+        if name not in domains:
+            hint = did_you_mean_or_choose(name, domains)
+            raise UserError(
+                f"Expected held_out to name one of the domains ({', '.join(domains)}); got {name!r}. {hint}"
+            )
+    if len(names) == len(domains):
+        raise UserError(f"All {len(domains)} domains are held out, so no domain is left to train. Hold out fewer.")
+    return names
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from tqdm import tqdm
 
 from fedvlp.core.roles import ImageRole
 from fedvlp.core.several_labels import SEPARATOR
+from fedvlp.data.class_names import read_class_names
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
 from fedvlp.data.files.images import EXTENSIONS, compose_name
 from fedvlp.data.files.shards import read_samples
 from fedvlp.data.listed import ListedImages
-from fedvlp.data.module import read_class_names
 from fedvlp.data.partition import GivenClients
 from fedvlp.data.rows import UNKNOWN, ImageFile, rename_labels, split_labels
 from fedvlp.data.splits import hash_lines

@@ -12,11 +12,12 @@ import numpy as np
 
 from fedvlp.core.protocols import EvaluationSplit, Loader
 from fedvlp.core.state import Client
+from fedvlp.data.class_names import check_class_names, map_names
 from fedvlp.data.domain_folders import scan_domain
 from fedvlp.data.files.images import Images
 from fedvlp.data.listed import ListedImages
 from fedvlp.data.loaders import ImageLoader
-from fedvlp.data.module import FederatedDataModule, check_class_names, map_names
+from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.rows import ImageFile, labelled_images, split_labels
 from fedvlp.data.splits import SplitPart

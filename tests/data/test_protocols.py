@@ -218,7 +218,7 @@ def test_too_few_classes_and_targets_with_a_protocol_are_refused():
     module.class_list = CLASSES[:3]
     with pytest.raises(UserError, match="at least two base classes and two new classes; the data set has 3"):
         module.prepare_data()
-    with pytest.raises(UserError, match="SixClasses is a target of another data set and only measured"):
+    with pytest.raises(UserError, match="SixClasses is a target, which is only measured"):
         data("cross_dataset", targets=[data("personal")])
 
 

@@ -10,8 +10,9 @@ from experiments.reproduce import cost, table
 from experiments.reproduce.cost import Tower, costs, work_of
 from experiments.reproduce.recipe import FOLDER, HERE, PRINTED, load_recipe
 from fedvlp import PromptFL
+from fedvlp.catalog.description import normalise_name
 from fedvlp.commands.cli import main
-from fedvlp.tools.compare.papers import main_tables, plain_name
+from fedvlp.tools.compare.papers import main_tables
 from tests.helpers.counting import count_operations
 
 SETTINGS = {  # optimizer, learning rate, batch, rounds
@@ -73,9 +74,9 @@ QUOTED = {"I2ADR", "PCL", "Fishr", "ITL-NET", "VAUE"}
 @pytest.mark.parametrize("name", READ)
 def test_a_recipe_has_every_row_of_its_tables(recipes, name):
     recipe = recipes[name]
-    ours = {plain_name(table.name_in_papers(config)) for config in recipe.configs.values()}
+    ours = {normalise_name(table.name_in_papers(config)) for config in recipe.configs.values()}
     for printed in recipe.printed:
-        assert {plain_name(row.method) for row in printed.rows if row.method not in QUOTED} <= ours
+        assert {normalise_name(row.method) for row in printed.rows if row.method not in QUOTED} <= ours
 
 
 @pytest.mark.parametrize("name", READ)

@@ -9,9 +9,8 @@ import numpy as np
 
 from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
+from fedvlp.data.class_names import describe_ids, spellings
 from fedvlp.data.files.images import content_digest, decode_all, group_copies
-from fedvlp.data.listed import spellings
-from fedvlp.data.module import describe_ids
 from fedvlp.data.rows import ImageFile, label_targets
 from fedvlp.utils.errors import shorten
 

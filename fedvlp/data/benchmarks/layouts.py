@@ -12,14 +12,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from fedvlp.catalog.description import (
-    PART_ROLES,
-    Description,
-    Folders,
-    ImageLists,
-    Layout,
-    TorchvisionFolder,
-)
+from fedvlp.catalog.description import PART_ROLES, Description, Folders, ImageLists, Layout, TorchvisionFolder
 from fedvlp.core.roles import ImageRole
 from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.files.images import compose_name, folders_in, list_images

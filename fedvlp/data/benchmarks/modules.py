@@ -9,8 +9,8 @@ from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, p
 from fedvlp.data.benchmarks.download import download, find_source, read_source
 from fedvlp.data.benchmarks.layouts import find_layout
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
+from fedvlp.data.class_names import map_names
 from fedvlp.data.listed import ListedImages
-from fedvlp.data.module import map_names
 from fedvlp.data.rows import ImageFile
 from fedvlp.data.splits import OfficialSplit, SplitPart
 from fedvlp.utils.errors import UserError, shorten

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from fedvlp.catalog.description import normalise_name
 from fedvlp.core.roles import PROTOCOLS, ProtocolName
 from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.tools.compare.printing import TextTable, format_cell
@@ -154,17 +155,8 @@ def main_tables(selected_papers: Sequence[str] = (), dataset: str | None = None)
 
 def dataset_key(name: str) -> str | None:
     """Find the key of a data set in ``DATASETS``; None if no paper reports it."""
-    by_plain_name = {plain_name(key): key for key in DATASETS}
-    return by_plain_name.get(plain_name(name.removeprefix("data/")))
-
-
-def plain_name(name: str) -> str:
-    """Reduce a name, which papers spell in several ways, to lower-case letters and digits.
-
-    >>> plain_name("Real World") == plain_name("real_world")
-    True
-    """
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+    by_plain_name = {normalise_name(key): key for key in DATASETS}
+    return by_plain_name.get(normalise_name(name.removeprefix("data/")))
 
 
 def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any]) -> str:
@@ -192,15 +184,15 @@ def matching_tables(table: Table, selected_papers: Sequence[str]) -> list[Printe
     key = dataset_key(str(data.get("name", "-")).split()[-1])
     if key is None:
         return []
-    domains = set(map(plain_name, data.get("domains", [])))
+    domains = set(map(normalise_name, data.get("domains", [])))
     candidates = [each for each in main_tables(selected_papers, key) if PROTOCOLS[each.protocol].title == data["kind"]]
-    return [each for each in candidates if domains == set(map(plain_name, each.domains))]
+    return [each for each in candidates if domains == set(map(normalise_name, each.domains))]
 
 
 def matching_rows(table: Table, method: str) -> list[Row]:
     """List our rows of a paper's method, without oracle rows."""
-    our_name = plain_name(method)
-    return [row for row in table.rows if row[1] != ORACLE and plain_name(_printed_name(table, row)) == our_name]
+    our_name = normalise_name(method)
+    return [row for row in table.rows if row[1] != ORACLE and normalise_name(_printed_name(table, row)) == our_name]
 
 
 def _printed_name(table: Table, row: Row) -> str:
@@ -236,12 +228,12 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
 
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
     # Papers and folders spell domains differently, such as "Real World" and "real_world".
-    columns = {plain_name(name): name for name in table.columns}
+    columns = {normalise_name(name): name for name in table.columns}
     if table.is_whole:  # averages are comparable only over all domains
         columns[AVERAGE] = AVERAGE
     numbers, differences = [], []
     for name, value in printed.numbers.items():
-        column = columns.get(plain_name(name))
+        column = columns.get(normalise_name(name))
         cell = None if column is None else table.cell(row, column)
         decimals = len(value.partition(".")[2])
         numbers.append(format_cell(cell, decimals))

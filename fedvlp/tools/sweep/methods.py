@@ -12,7 +12,7 @@ from fedvlp.commands.answers import shorten
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_choices
 from fedvlp.core.roles import PROTOCOLS
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.module import choose_held_out
+from fedvlp.data.protocols import choose_held_out
 from fedvlp.tools.sweep.plan import TOGETHER, Sweep
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
