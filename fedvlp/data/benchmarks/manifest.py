@@ -161,9 +161,9 @@ def _read_lists(
     for file in lists:
         missing = []
         for place, groups in read_lines(file.path, LINE, "'domain/class/image label'", "Correct or remove the list."):
-            *_, domain, class_folder, image = ["", *groups["path"].replace("\\", "/").split("/")]
+            *_, domain, class_folder, file_name = ["", *groups["path"].replace("\\", "/").split("/")]
             class_name = description.match_class(class_folder)
-            name = names.get((file.domain, class_name, image))
+            name = names.get((file.domain, class_name, file_name))
             if name is not None and description.match_domain(domain) in (None, file.domain):
                 first = list_of.setdefault(name, file)
                 if first.role != file.role:
