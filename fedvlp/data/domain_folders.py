@@ -216,11 +216,11 @@ def label_by_folders(
             rows_of: dict[str, list[int]] = defaultdict(list)
             for row, parts in enumerate(all_parts):
                 rows_of[parts[depth - 1]].append(row)
-            by_image = (predictions.predicted, predictions.confidence)
-            return {
-                domain: Predictions(labels[rows], *(values[:, rows] for values in by_image))
-                for domain, rows in rows_of.items()
-            }, []
+            predicted, confidence = predictions.predicted, predictions.confidence
+            by_domain = {}
+            for domain, rows in rows_of.items():
+                by_domain[domain] = Predictions(labels[rows], predicted[:, rows], confidence[:, rows])
+            return by_domain, []
         if 2 * len(unknown) < len(all_parts):
             others = list(dict.fromkeys(unknown))
     return {}, others

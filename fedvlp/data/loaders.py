@@ -78,12 +78,16 @@ class BoundLoaders:
             if len(self._rows_to_cache(domain)):
                 self._tensors(domain, self.precompute)
 
+    def train_loader(self, client_id: int, batch_size: int, seed: int, balanced: bool = False) -> Loader:
+        """Make a client's batches, shuffled by a seed, or drawn with balanced classes."""
+        return self._loader(self.train_parts[client_id], batch_size, seed, balanced)
+
     def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
         """List every measured part, in the order of the parts."""
         splits = []
         for part in self.parts:
             if part.role != "train":
-                loader = self.loader(part, batch_size)
+                loader = self._loader(part, batch_size)
                 names = tuple(self.class_names[label] for label in part.classes)
                 about = (part.name, part.role, part.owner, part.clients)
                 splits.append(EvaluationSplit(*about, loader, len(part), names, self._group_numbers(part)))
@@ -109,7 +113,7 @@ class BoundLoaders:
         shuffle = None if seed is None else Shuffle(dataset.labels, seed, balanced)
         return image_loader(dataset, batch_size, self.num_workers, shuffle)
 
-    def loader(self, part: SplitPart, batch_size: int, seed: int | None = None, balanced: bool = False) -> Loader:
+    def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None, balanced: bool = False) -> Loader:
         """Make a part's batches: in order, or shuffled by a seed, with ``balanced`` classes if requested."""
         precompute = self.precompute
         selected = list(part.rows_by_domain.items())

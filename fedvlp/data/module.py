@@ -442,7 +442,7 @@ class FederatedDataModule(L.LightningDataModule):
         loaders = self.loaders[""]
         if client is None:
             return loaders.image_loader(loaders.train_parts, self.batch_size, seed, balanced)
-        return loaders.loader(loaders.train_parts[client.id], self.batch_size, seed, balanced)
+        return loaders.train_loader(client.id, self.batch_size, seed, balanced)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """List the validation and test splits of each source domain, then the held-out domains, omitting empty ones.
