@@ -131,4 +131,4 @@ def test_only_the_flower_folder_imports_flower():
         if flower and not module.startswith("sites.flower"):
             users[module] = flower
     # The command imports the check only if Flower is installed.
-    assert users == {"sites.commands": {"sites.flower.check"}}
+    assert users == {"sites.commands": {"sites.flower.check", "sites.flower.node"}}

@@ -10,11 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fedvlp
-from fedvlp.sites.daemon import warm_folder
-from fedvlp.utils.errors import UserError
 from tests.helpers.forks import exit_code, forget_package, fork
 
 PACKAGE = Path(fedvlp.__file__).parent
@@ -64,9 +60,3 @@ def import_file(path: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name not in FOREIGN:
             raise
-
-
-def test_a_site_names_the_missing_feature(tmp_path, monkeypatch):
-    monkeypatch.delattr(socket, "AF_UNIX")
-    with pytest.raises(UserError, match="only Linux and macOS have"):
-        warm_folder(tmp_path)

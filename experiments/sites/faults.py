@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,16 +22,58 @@ from experiments.sites.comparison import differences, newest_run
 from experiments.sites.credentials import make_certificates, make_node_key
 from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
+from experiments.sites.local_federation import LINK
 from experiments.sites.run import simulate
 from experiments.sites.setting import Setting
 from fedvlp.commands.cli import interrupt_on_sigterm
-from fedvlp.sites.daemon import SOCKET, warm_folder
 from fedvlp.sites.policy import APPROVALS
 
-WARM = "fedvlp.sites.daemon"
-CLIENT_APP = "flwr-clientapp"
 REPLY_SECONDS = 30
 ROUNDS = 4
+LONG = ("--data.reply_seconds=120",)
+FOREIGN_PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "foreign"
+version = "1.0.0"
+description = "An app with its own code"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "foreign"
+
+[tool.flwr.app.components]
+serverapp = "foreign:server"
+clientapp = "foreign:client"
+"""
+FOREIGN_APP = """\
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+
+
+@client.train()
+def train(message, context):
+    Path({proof!r}).write_text("ran at a site")
+    return Message(RecordDict(), reply_to=message)
+
+
+@server.main()
+def main(grid, context):
+    content = RecordDict({{"own": ConfigRecord({{"code": "print(1)"}})}})
+    sent = [Message(content, node, "train", ttl=60) for node in grid.get_node_ids()]
+    for reply in grid.send_and_receive(sent, timeout=60):
+        print("failed reply" if b"failed" in reply.content["fedvlp"]["bytes"] else "other reply", flush=True)
+"""
 
 
 class Fault(NamedTuple):
@@ -52,69 +91,122 @@ class Fault(NamedTuple):
 
 
 def site_killed(deployed: Deployed) -> str:
-    """Kill all processes of a site in round 2, and restart the site a round later."""
+    """Kill a site's process in round 2, and start it again at once."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
     deployed.wait_for("round_started", 2)
     deployed.federation.processes.end(victim, signal.SIGKILL)
-    kill(deployed, WARM, victim)
-    deployed.wait_for("round_ended", 2)
     deployed.federation.start_site(victim, deployed.homes[victim])
-    return f"{ending(deployed)}; restarted after round 2"
-
-
-def warm_process_killed(deployed: Deployed) -> str:
-    """Kill the warm process of a site at the start of a round."""
-    deployed.start()
-    deployed.hand_over()
-    deployed.wait_for("round_started", 2)
-    killed = kill(deployed, WARM, deployed.setting.sites[1])
-    return f"{ending(deployed)}; {killed} process killed, and its replacement started automatically"
-
-
-def client_app_killed(deployed: Deployed) -> str:
-    """Kill Flower's processes for a site's messages in round 2, before they reply."""
-    deployed.start()
-    deployed.hand_over()
-    deployed.wait_for("round_started", 2)
-    processes = deployed.federation.processes
-    ending_now = processes.living(CLIENT_APP).keys()  # processes of the previous round
-    new: set[int] = set()
-    began = time.monotonic()
-    while not new and time.monotonic() - began < 30:
-        new = processes.living(CLIENT_APP).keys() - ending_now
-    for pid in new:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return f"{ending(deployed)}; {len(new)} processes killed"
-
-
-def site_late(deployed: Deployed) -> str:
-    """Stop a site's warm process in round 2, and continue it after its timeout."""
-    deployed.start()
-    deployed.hand_over()
-    victim = deployed.setting.sites[1]
-    deployed.wait_for("round_started", 2)
-    kill(deployed, WARM, victim, signal.SIGSTOP)
-    deployed.wait_for("phase_ended", 2)
-    kill(deployed, WARM, victim, signal.SIGCONT)
     return ending(deployed)
 
 
-def rubbish(deployed: Deployed) -> str:
-    """Let another process answer for a site from round 2 on, with random bytes."""
+def site_away(deployed: Deployed) -> str:
+    """Kill a site's process in round 2, and start it again a round later."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
     deployed.wait_for("round_started", 2)
-    kill(deployed, WARM, victim)
-    path = warm_folder(deployed.homes[victim]) / SOCKET
-    path.unlink(missing_ok=True)
-    # Close the listener while the folder exists, because closing removes the socket file.
-    with Listener(str(path), family="AF_UNIX") as server:
-        threading.Thread(target=babble, args=(server,), daemon=True).start()
+    deployed.federation.processes.end(victim, signal.SIGKILL)
+    deployed.wait_for("round_ended", 2)
+    deployed.federation.start_site(victim, deployed.homes[victim])
+    return f"{ending(deployed)}; started again after round 2"
+
+
+def site_ended(deployed: Deployed) -> str:
+    """End a site's process with SIGTERM in round 2, and start it again at once."""
+    deployed.start()
+    deployed.hand_over()
+    victim = deployed.setting.sites[1]
+    deployed.wait_for("round_started", 2)
+    began = time.monotonic()
+    deployed.federation.processes.end(victim, signal.SIGTERM, patience=15)
+    seconds = time.monotonic() - began
+    code = deployed.federation.processes.code(victim)
+    deployed.federation.start_site(victim, deployed.homes[victim])
+    return f"{ending(deployed)}; ended in {seconds:.1f} s with exit code {code}"
+
+
+def site_late(deployed: Deployed) -> str:
+    """Stop a site's process in round 2, and continue it after its timeout."""
+    deployed.start()
+    deployed.hand_over()
+    victim = deployed.setting.sites[1]
+    deployed.wait_for("round_started", 2)
+    deployed.federation.processes.send(victim, signal.SIGSTOP)
+    deployed.wait_for("phase_ended", 2)
+    deployed.federation.processes.send(victim, signal.SIGCONT)
+    return ending(deployed)
+
+
+def network(deployed: Deployed) -> str:
+    """Let a site's relay drop all connections in round 2, delay them in round 3, and answer 500 in round 4."""
+    deployed.start()
+    deployed.hand_over()
+    relay = deployed.federation.relays[deployed.setting.sites[1]]
+    deployed.wait_for("round_started", 2)
+    for _ in range(3):
+        relay.drop()
+        time.sleep(2)
+    deployed.wait_for("round_started", 3)
+    relay.delay = 2.5  # in each direction
+    deployed.wait_for("phase_ended", 3)
+    relay.delay = 0.0
+    deployed.wait_for("round_started", 4)
+    relay.answer_error(deployed.federation.certificates)
+    return f"{ending(deployed)}; {count_lost(deployed)} reconnections"
+
+
+def full_disk(deployed: Deployed) -> str:
+    """Fill the disk of a site's home, a small one in memory, in round 2, and free it 10 s later. Needs root."""
+    victim = deployed.setting.sites[1]
+    home = deployed.homes[victim]
+    options = (home / "site.yaml").read_bytes()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", home], check=True)
+    try:
+        (home / "site.yaml").write_bytes(options)
+        deployed.start()
+        deployed.hand_over()
+        deployed.wait_for("round_started", 2)
+        with suppress(OSError), open(home / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1000))
+        time.sleep(10)
+        (home / "filler").unlink()
         return ending(deployed)
+    finally:
+        deployed.federation.processes.end(victim)
+        subprocess.run(["umount", "--lazy", home], check=True)
+
+
+def wrong_clock(deployed: Deployed) -> str:
+    """Start a site with a clock that is 10 minutes ahead. Needs the program faketime."""
+    *good, victim = deployed.setting.sites
+    deployed.start(good)
+    deployed.federation.start_site(victim, deployed.homes[victim], prefix=("faketime", "-f", "+600s"))
+    deployed.hand_over()
+    ended = ending(deployed)
+    code = deployed.federation.processes.wait(victim, 60)
+    return f"{ended}; exit code {code}, “{last_line(deployed, victim)}”"
+
+
+def foreign_app(deployed: Deployed) -> str:
+    """Run a Flower app whose own code would write a file at each site, and then the usual run."""
+    deployed.start()
+    federation = deployed.federation
+    proof = federation.folder / "proof"
+    app = federation.folder / "foreign"
+    app.mkdir()
+    (app / "pyproject.toml").write_text(FOREIGN_PROJECT, encoding="utf-8")
+    (app / "foreign.py").write_text(FOREIGN_APP.format(proof=str(proof)), encoding="utf-8")
+    federation.wait_for(lambda: len(federation.nodes()) == 3, 120, "sites")
+    federation.wait_for(lambda: {*federation.nodes()} == {"online"}, 120, "sites")
+    federation.processes.start("foreign", ["flwr", "run", app, LINK, "--stream"])
+    federation.processes.wait("foreign", 180)
+    replies = federation.processes.text("foreign").count("failed reply")
+    fetched = federation.processes.text("superlink").count("[Fleet.GetFab]")
+    deployed.hand_over()
+    return f"{ending(deployed)}; {replies} sites refused, {fetched} fetched the app, its file exists: {proof.exists()}"
 
 
 def wrong_keys(deployed: Deployed) -> str:
@@ -123,14 +215,14 @@ def wrong_keys(deployed: Deployed) -> str:
     deployed.start([good])
     folder = deployed.federation.folder
     make_node_key(folder / "unknown.key")
-    deployed.federation.start_site(unregistered, deployed.homes[unregistered], key=folder / "unknown.key", retries=2)
+    deployed.federation.start_site(unregistered, deployed.homes[unregistered], key=folder / "unknown.key")
     other = make_certificates(folder / "other authority")
-    deployed.federation.start_site(misled, deployed.homes[misled], certificates=other, retries=2)
+    deployed.federation.start_site(misled, deployed.homes[misled], certificates=other)
     deployed.hand_over()
     ended = ending(deployed)
     processes = deployed.federation.processes
     codes = [processes.wait(name, 60) for name in (unregistered, misled)]
-    lines = [refusal(processes.text(name)) for name in (unregistered, misled)]
+    lines = [last_line(deployed, name) for name in (unregistered, misled)]
     return f"{ended}; unregistered: exit code {codes[0]}, “{lines[0]}”; other authority: {codes[1]}, “{lines[1]}”"
 
 
@@ -140,7 +232,8 @@ def server_killed(deployed: Deployed) -> str:
     deployed.hand_over()
     deployed.wait_for("round_started", 3)
     deployed.federation.kill_server()
-    kill(deployed, "flwr-serverapp")
+    for pid in deployed.federation.processes.living("flwr-serverapp"):
+        os.kill(pid, signal.SIGKILL)
     deployed.federation.start_server()
     deployed.hand_over("again", ckpt_path="last")
     ended = deployed.end(240, "again")
@@ -185,11 +278,14 @@ def policies(deployed: Deployed) -> str:
 
 
 FAULTS = {
-    "site_killed": Fault("SIGKILL for all processes of a site in round 2; restarted a round later", site_killed),
-    "warm_process_killed": Fault("SIGKILL for a site's warm process between two rounds", warm_process_killed),
-    "client_app_killed": Fault("SIGKILL for the process that Flower starts for a message", client_app_killed),
+    "site_killed": Fault("SIGKILL for a site in round 2; started again at once", site_killed),
+    "site_ended": Fault("SIGTERM for a site in round 2; started again at once", site_ended),
+    "site_away": Fault("SIGKILL for a site in round 2; started again a round later", site_away),
     "site_late": Fault(f"a site answers after more than data.reply_seconds={REPLY_SECONDS}", site_late),
-    "rubbish": Fault("a site answers with random bytes from round 2 on", rubbish),
+    "network": Fault("a site's connections dropped, delayed by 5 s, and answered with 500", network, LONG),
+    "full_disk": Fault("the disk of a site's home is full for 10 s in round 2", full_disk),
+    "foreign_app": Fault("a Flower app with its own code runs before the federation", foreign_app),
+    "wrong_clock": Fault("a site's clock is 10 minutes ahead", wrong_clock, ("--data.arrival_seconds=30",)),
     "wrong_keys": Fault(
         "one site with an unregistered key, one that trusts another authority",
         wrong_keys,
@@ -211,30 +307,9 @@ FAULTS = {
 
 
 def set_policy(home: Path, policy: str) -> None:
-    """Write a site's policy before its warm process starts."""
+    """Write a site's policy before its process starts."""
     with open(home / "site.yaml", "a", encoding="utf-8") as file:
         file.write(f"policy: {policy}\n")
-
-
-def kill(deployed: Deployed, word: str, site: str = "", how: signal.Signals = signal.SIGKILL) -> int:
-    """Send a signal to the processes of a command, of one site or all sites; return their number."""
-    count = 0
-    for pid, command in deployed.federation.processes.living(word).items():
-        if not site or command.endswith(str(deployed.homes[site])):
-            with suppress(ProcessLookupError):
-                os.kill(pid, how)
-                count += 1
-    return count
-
-
-def babble(server: Listener) -> None:
-    """Answer for a site with random bytes, until the listener is closed."""
-    draws = random.Random(0)
-    with suppress(OSError):
-        while True:
-            with server.accept() as connection, suppress(EOFError, ConnectionError):
-                connection.recv_bytes()
-                connection.send_bytes(draws.randbytes(1000))
 
 
 def ending(deployed: Deployed) -> str:
@@ -244,10 +319,14 @@ def ending(deployed: Deployed) -> str:
     return f"{ended}: {message}" if message else ended
 
 
-def refusal(log: str) -> str:
-    """Find the line of a SuperNode with the reason for a failed connection."""
-    lines = log.split("Failed to initialize the connection to the SuperLink.", 1)[-1].splitlines()
-    return next((line.strip() for line in lines if line.strip()), "")
+def last_line(deployed: Deployed, name: str) -> str:
+    """Find the last line that a site printed."""
+    return deployed.federation.processes.text(name).splitlines()[-1]
+
+
+def count_lost(deployed: Deployed) -> int:
+    """Count the lost connections that the second site reported."""
+    return deployed.federation.processes.text(deployed.setting.sites[1]).count("lost the connection")
 
 
 def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Flower's SuperLink and SuperNodes on 127.0.0.1, with TLS and registered keys, and queries to them."""
+"""Flower's SuperLink and sites on 127.0.0.1, with TLS and registered keys, and queries to them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.sites.credentials import HOST, Certificates, make_certificates, make_node_key
 from experiments.sites.processes import Processes
 from experiments.sites.relay import Relay
-from fedvlp.sites.daemon import stop_site
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -28,7 +27,7 @@ LINK = "local"
 
 
 class LocalFederation:
-    """One SuperLink, and SuperNodes that connect through one relay each.
+    """One SuperLink, and sites that connect through one relay each.
 
     Args:
         folder: Separate folder for certificates, keys, logs and Flower's own files.
@@ -44,7 +43,6 @@ class LocalFederation:
         self.certificates = make_certificates(folder / "certificates")
         self.port = free_port()
         self.relays: dict[str, Relay] = {}
-        self.homes: dict[str, Path] = {}
         self._write_connection()
 
     def start_server(self) -> None:
@@ -83,32 +81,28 @@ class LocalFederation:
         home: Path,
         key: Path | None = None,
         certificates: Certificates | None = None,
-        retries: int = 20,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start the SuperNode of a site without waiting for it.
+        """Start a site without waiting for it.
 
         Args:
             name: Name of the site; its log is ``name.log``.
             home: Folder of the site.
             key: Private key; default: the registered key.
             certificates: Authority for verifying the server; default: the correct one.
-            retries: Maximum number of attempts to reach the server.
+            prefix: Words in front of the command.
         """
-        self.homes[name] = home
         if name not in self.relays:
             self.relays[name] = Relay(self.port)
         self.processes.start(
             name,
             [
-                "flower-supernode",
+                *prefix,
+                *(sys.executable, "-m", "fedvlp", "site", "serve", str(home)),
                 *("--superlink", f"{HOST}:{self.relays[name].port}"),
                 *("--root-certificates", (certificates or self.certificates).authority),
-                *("--auth-supernode-private-key", key or self.folder / f"{name}.key"),
-                *("--host", HOST, "--port", str(free_port())),
-                *("--node-config", f'home="{home}"'),
-                *("--max-retries", str(retries)),
+                *("--key", key or self.folder / f"{name}.key"),
             ],
-            {"FLWR_HOME": str(self.folder / f"flwr_{name}")},  # as on a separate machine
         )
 
     def nodes(self) -> list[str]:
@@ -148,7 +142,7 @@ class LocalFederation:
             time.sleep(0.1)
 
     def stop(self) -> list[str]:
-        """Stop Flower's processes, wait until the sites' warm processes end, and then kill the rest.
+        """Stop Flower's processes and the sites, and then kill the rest.
 
         Returns:
             The commands of processes that had to be killed.
@@ -156,8 +150,6 @@ class LocalFederation:
         for relay in self.relays.values():
             relay.close()
         self.processes.end_started()
-        for home in self.homes.values():
-            stop_site(home)
         return self.processes.end_left()
 
     def kill_server(self) -> None:

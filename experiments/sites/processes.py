@@ -73,6 +73,10 @@ class Processes:
             return self._started[name].wait(seconds)
         return None
 
+    def send(self, name: str, how: signal.Signals) -> None:
+        """Send a signal to a process and its group."""
+        os.killpg(self._started[name].pid, how)
+
     def end(self, name: str, how: signal.Signals = signal.SIGTERM, patience: float = 5) -> None:
         """End a process and its group with a signal, and kill remaining processes after a while."""
         process = self._started[name]

@@ -1,7 +1,7 @@
 """Train a method at three sites on 127.0.0.1, with TLS and registered keys, and compare it with the simulation.
 
 ``python -m experiments.sites.run --method promptfl --rounds 2`` draws images, makes certificates and keys, starts a
-SuperLink and a SuperNode for each site, and runs the app of ``fedvlp deploy init``. It prints ``equal`` or the
+SuperLink and each site, and runs the app of ``fedvlp deploy init``. It prints ``equal`` or the
 differences to ``Federation.fit``, with a table of times and bytes, and ends every process that it started.
 """
 

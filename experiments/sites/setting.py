@@ -15,7 +15,6 @@ name: {name}
 root: {root}
 num_threads: 1
 accelerator: cpu
-idle_minutes: 10
 """
 
 

@@ -76,7 +76,7 @@ COMMANDS = (
     Command("verify", "tools.verify.command:run_verify", "Evaluate submitted models again, and rank them on a page."),
     Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
     Command("tune", "tools.tune.command:run_tune", "Tune options of methods on source validation, then run them."),
-    Command("site", "sites.commands:run_site", "Start, stop or inspect the process that serves a site."),
+    Command("site", "sites.commands:run_site", "Connect a site to a server, or inspect and stop it."),
     Command("push", "tools.hub.command:run_push", "Upload a trained method to the Hugging Face Hub."),
     Command("report", "tools.report.command:run_report", "Write an HTML page of runs: tables, figures, configs."),
 )

@@ -6,40 +6,43 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedvlp.sites.daemon import site_status, start_site, stop_site
 from fedvlp.sites.ledger import describe_ledger
 from fedvlp.sites.policy import Proposal, record_decision, sign
+from fedvlp.sites.process import site_status, stop_site
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.utils.errors import UserError, to_one_line
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
-# Templates of an app's files. Sites run none of them, because the client app is installed with fedvlp.
+# Templates of an app's files. Sites run none of them.
 APP_FOLDER = Path(__file__).parent / "flower" / "app"
 
 
 def run_site(arguments: Sequence[str]) -> int:
-    """Start, stop or show a site's warm process, print its ledger, or record a decision about a run.
+    """Serve a site, end or show its process, print its ledger, or record a decision about a run.
 
     The exit code is 1 if ``status`` finds no process, or if ``ledger`` finds a broken chain.
     """
+    if arguments[:1] == ["serve"]:
+        if find_spec("flwr") is None:
+            raise UserError(MISSING)
+        from fedvlp.sites.flower.node import run_serve
+
+        return run_serve(arguments[1:])
     parser = argparse.ArgumentParser(
         "fedvlp site",
-        description="Manage a site. Its warm process keeps the method, images and features in memory between rounds; "
-        "it starts at the server's first request and ends after a while without requests. `ledger` summarises the "
-        "messages of each run and reports changed lines. `approve` and `refuse` decide on a run if the site's policy "
-        "requires approval; without RUN they list the runs that wait.",
+        description="Manage a site. `serve` connects it to a server, until `stop` or Ctrl-C ends the process. `ledger` "
+        "summarises the messages of each run and reports changed lines. `approve` and `refuse` decide on a run if the "
+        "site's policy requires approval; without RUN they list the runs that wait.",
     )
-    parser.add_argument("action", choices=("start", "stop", "status", "ledger", "approve", "refuse"))
+    parser.add_argument("action", choices=("serve", "stop", "status", "ledger", "approve", "refuse"))
     parser.add_argument("home", type=Path, metavar="HOME", help="the site's folder, with site.yaml")
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="first characters of a run's digest")
     options = parser.parse_args(arguments)
     code = 0
     if options.action == "stop":
         lines = ["stopped" if stop_site(options.home) else "no process was running"]
-    elif options.action in ("start", "status"):
-        if options.action == "start":
-            start_site(options.home)
+    elif options.action == "status":
         status = site_status(options.home)
         lines = [", ".join(f"{name} {value}" for name, value in status.items())]
         code = int(status["state"] == "stopped")

@@ -1,6 +1,6 @@
 """A site's policy: the rules in its ``site.yaml``, signatures of runs, and approvals by its operator.
 
-This module does not import PyTorch at the top, because the short-lived process that forwards messages imports it.
+This module does not import PyTorch at the top, so that `fedvlp site` starts quickly.
 """
 
 import hashlib

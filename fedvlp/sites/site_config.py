@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from fedvlp.sites.policy import Policy
 from fedvlp.sites.wire import Schema
@@ -37,7 +37,6 @@ class SiteConfig(Schema):
         on_bad_image: How to handle unreadable images: ``error`` refuses to train, ``skip`` ignores the images.
         pretrained: File of CLIP's weights, if this site cannot load them by the server's name.
         secure_sum: Folder with ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
-        idle_minutes: Minutes without a request after which the warm process ends.
         allow: Modules and classes that a server's config may name in addition to fedvlp's own, and CLIPs from hubs and
             folders, such as ``hf-hub:organisation/model``. Importing a class runs its code.
         policy: Rules for the runs that the site joins and the data that may leave it.
@@ -55,7 +54,6 @@ class SiteConfig(Schema):
     on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
     secure_sum: str | None = None
-    idle_minutes: PositiveFloat = 30.0
     allow: list[str] = Field(default_factory=list)
     policy: Policy = Policy()
 

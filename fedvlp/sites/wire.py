@@ -1,7 +1,6 @@
 """Requests and replies as safetensors, with JSON that must match a schema, and the protocol of their transport.
 
-Nothing is unpickled. PyTorch is imported only to read or write a message with tensors, because Flower starts a process
-for each message.
+Nothing is unpickled. PyTorch is imported only to read or write a message with tensors.
 """
 
 import hashlib
@@ -278,11 +277,6 @@ class Message:
         # Copies, because safetensors rejects tensors that share memory.
         tensors = {name: value.contiguous() for name, value in detached(self.tensors).items()}
         return bytes(save(tensors, metadata))
-
-
-def failure(name: str, reason: str) -> bytes:
-    """Encode a site's failure; ``reason``, such as ``has no image``, must reveal nothing of files."""
-    return Message("failed", {"name": name, "reason": reason}).to_bytes()
 
 
 def read_request(content: bytes) -> Message:

@@ -1,6 +1,7 @@
 """A site's answers to requests: ``Site`` dispatches them, ``SiteWorker`` holds the method and features of one run."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -24,7 +25,7 @@ from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteImages
 from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.policy import Proposal, Uploads, decide, find_noiseless, leaving_problem, request_deviation
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import Description, Message, SiteProblem, WireError, installed_versions, read_request
+from fedvlp.sites.wire import MAX_BYTES, Description, Message, SiteProblem, WireError, installed_versions, read_request
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -62,6 +63,7 @@ class Site:
             request = read_request(content)
         except WireError as error:
             request = Message("unreadable", {"reason": str(error)})
+        began = time.monotonic()
         self.ledger.add("came", request.kind, content, request.values)
         reply, answer = self._answer_or_reason(request)
         more: dict[str, float] = {}
@@ -72,12 +74,16 @@ class Site:
             multiplier = 0.0 if noise is None or noise["seed"] is not None else noise["noise_multiplier"]
             more = {"norm": update_norm(reply.tensors, request.tensors), "noise": multiplier}
         self.ledger.add("left", reply.kind, answer, {**request.values, **reply.values}, **more)
+        run, seconds = request.values.get("run", ""), time.monotonic() - began
+        log.info("run %r: %s, %d bytes, in %.1f s", run, reply.kind, len(answer), seconds)
         return answer
 
     def _answer_or_reason(self, request: Message) -> tuple[Message, bytes]:
         try:
             reply = self._answer(request)
             answer = reply.to_bytes()
+            if len(answer) > MAX_BYTES:
+                raise SiteProblem(f"can't send {len(answer):,} bytes; a message has at most {MAX_BYTES:,}")
             left = self.ledger.bytes[request.values.get("run", "")]
             # Parts of a secure sum are named after sites; the policy has checked what the method uploads.
             names = () if self.config.secure_sum else reply.tensors

@@ -21,7 +21,7 @@ OURS = fedvlp_lines()
 OTHERS = {line: words for line, words in lines().items() if "fedvlp" not in words}
 PROGRAMS = {
     *(".", "export", "git", "mkdir", "python3", "python", "pip", "openssl", "ssh-keygen", "docker"),
-    *("flower-superlink", "flower-supernode", "flwr", "pre-commit", "mypy", "ruff"),
+    *("flower-superlink", "flwr", "pre-commit", "mypy", "ruff"),
     *("install", "systemctl", "useradd"),
 }
 """Programs besides fedvlp in pages. Before you add one, check whether a test can run it."""

@@ -28,6 +28,7 @@ PARSED_ONLY = {
     "explain prompts.safetensors": "tests explain a run's folder",
     "predict runs": "test_pages.py runs it",
     "site approve": "tests/sites approves a run",
+    "site serve": "tests/sites/flower serves a site",
     "--ckpt_path last": "test_pages.py runs it",
     "explain RUN": "it only shows options, and tests explain other runs",
     "--config loggers/wandb": "tests/commands runs it, in a process of its own",

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.runs.events import read_events
 from fedvlp.sites.server import serve
-from fedvlp.sites.wire import SiteError
+from fedvlp.sites.wire import Message, SiteError
 from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES, DOMAINS
@@ -85,6 +85,11 @@ def description(**changed) -> dict:
         "signature": "",
         **changed,
     }
+
+
+def failure(name: str, reason: str) -> bytes:
+    """Encode a site's failure."""
+    return Message("failed", {"name": name, "reason": reason}).to_bytes()
 
 
 Handler = Callable[[bytes], bytes]

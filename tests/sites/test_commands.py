@@ -1,4 +1,4 @@
-"""``fedvlp site`` shows a site's process, and ``fedvlp deploy init`` writes an app for Flower."""
+"""``fedvlp site`` manages a site, and ``fedvlp deploy init`` writes an app for Flower."""
 
 import pytest
 import yaml
@@ -58,6 +58,6 @@ def test_a_rejected_command_writes_no_files(tmp_path, monkeypatch, capsys):
 
 
 def test_a_folder_that_is_no_site_is_rejected(tmp_path, capsys):
-    for action in ("start", "stop", "status"):
+    for action in ("stop", "status", "ledger"):
         assert main(["site", action, str(tmp_path)]) == 1
         assert "Expected the site's options" in capsys.readouterr().err

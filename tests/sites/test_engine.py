@@ -8,7 +8,7 @@ import pytest
 
 from fedvlp.core.state import Client
 from fedvlp.sites.engine import SitesEngine
-from fedvlp.sites.wire import Message, SiteError, SiteFacts, failure, read_reply, read_request
+from fedvlp.sites.wire import Message, SiteError, SiteFacts, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES
@@ -16,6 +16,7 @@ from tests.helpers.shapes import unchecked
 from tests.helpers.sites import (
     Deployment,
     InProcess,
+    failure,
     in_process,
     make_site,
     method_config,

@@ -8,11 +8,11 @@ from fedvlp.commands.cli import main
 from fedvlp.runs.run_folder import WAITING
 from fedvlp.sites.data import SitesData, options_for_sites
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.wire import Message, SiteError, failure, read_reply, read_request
+from fedvlp.sites.wire import Message, SiteError, read_reply, read_request
 from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import description, in_process, make_site, make_sites
+from tests.helpers.sites import description, failure, in_process, make_site, make_sites
 
 
 def data(sites=DOMAINS, classes=CLASSES, **options):
@@ -207,7 +207,7 @@ def test_the_server_waits_for_others_if_a_site_cannot_join(sites, monkeypatch):
 
 def test_a_node_without_a_name_is_reported_once(sites, caplog):
     def raises(request):
-        raise SiteError("did not answer: the SuperNode's config does not name the site's home")
+        raise SiteError("did not answer: its process ended")
 
     sites.sites["node-0"] = lambda request: Message("left").to_bytes()
     found = registry(sites)

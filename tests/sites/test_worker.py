@@ -1,8 +1,11 @@
 """A site answers every request without revealing anything about its images and files."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from benchmarks.house import House
 from fedvlp.core.state import select
 from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
@@ -217,3 +220,15 @@ def test_files_of_old_rounds_are_deleted(tmp_path, monkeypatch, image_root):
     assert deployment.serve(config) == 0
     (clients,) = deployment.homes["node-0"].glob("runs/*/clients")
     assert sorted(path.name.split("-")[1] for path in clients.glob("*.safetensors")) == ["00002", "00003"]
+
+
+def test_a_site_imports_neither_figures_nor_loggers():
+    """Check all direct and indirect imports of a site's process."""
+    house = House(Path(__file__).parents[2])
+    needed = {"sites.worker", "sites.flower.node"}
+    while added := set().union(*(house.imports[name] for name in needed)) - needed:
+        needed |= added
+    assert not [name for name in needed if name.split(".")[0] in ("federation", "callbacks", "results", "tools")]
+    for name in needed:
+        assert "import matplotlib" not in house.sources[name]
+        assert "import wandb" not in house.sources[name]

@@ -79,10 +79,10 @@ def deployment(bench: Bench) -> None:
     """Start real processes of Flower on 127.0.0.1 with the script of the study of real sites."""
     if find_spec("flwr") is None:
         raise NotBuiltError("it needs the extra flower, which this environment does not have")
-    script = ("-m", "experiments.sites.faults", "--only", "wrong_keys", "site_killed")
+    script = ("-m", "experiments.sites.faults", "--only", "wrong_keys", "site_away")
     finished = bench.program(sys.executable, *script, limit=1200)
     rows = {line.split("|")[1].strip(): line for line in finished.output.splitlines() if line.startswith("| ")}
-    for name in ("wrong_keys", "site_killed"):
+    for name in ("wrong_keys", "site_away"):
         row = rows.get(name, "")
         bench.expect("finished:completed" in row, f"{name}: the run was not completed: {quote(row)}")
         bench.expect("processes left behind: 0" in row, f"{name}: processes were left behind")

@@ -11,7 +11,6 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.metadata import requires, version
 from pathlib import Path
@@ -21,15 +20,11 @@ import httpx
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key, load_ssh_public_key
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_public_key
 from packaging.requirements import Requirement
 
 from fedvlp.sites.data import SiteImages
+from fedvlp.sites.flower.node import activation, clock_offset, load_key, make_client, refusal_reason
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.sites.wire import installed_versions
 from fedvlp.utils.errors import UserError, escape_control_chars
@@ -60,7 +55,7 @@ def run_check(arguments: Sequence[str]) -> int:
             line = f"WRONG  {str(error) or type(error).__name__}"
             line += "" if isinstance(error, UserError) else f". {advice}"
         print(escape_control_chars(f"{name:<13}{line}"), flush=True)  # some of the text comes from the server
-        if name in ("port", "TLS") and isinstance(problem, OSError):
+        if name == "TLS" and isinstance(problem, OSError):
             break
     return 0 if is_right else 1
 
@@ -81,10 +76,9 @@ def checks(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str]
     else:
         check = partial(check_certificate, options.certificate, authority, options.key)
         yield "certificate", check, "Sign a new one with the authority's key."
-    yield "port", partial(check_port, address), "Start the server, open the port in firewalls, and check the name."
-    advice = f"Sign it for {host} with the key of {authority}; if the connection ended, start the SuperLink behind it."
+    advice = f"Check name and firewalls, start the server, and sign its certificate for {host} with {authority}."
     yield "TLS", partial(check_tls, address, authority), advice
-    yield "SuperLink", partial(check_superlink, address, authority, private), "Start it; until then SuperNodes wait."
+    yield "SuperLink", partial(check_superlink, address, authority, private), "Start it; until then sites wait."
 
 
 def check_versions() -> str:
@@ -119,19 +113,9 @@ def check_validity(pem: bytes) -> str:
     return f"valid until {last:%Y-%m-%d}"
 
 
-def load_key(path: Path, load: Callable[[bytes, None], Any]) -> Any:
-    """Load a private key that only its owner can read."""
-    if path.stat().st_mode & 0o077:
-        raise UserError(f"other users can read {path}: chmod 600 {path}")
-    return load(path.read_bytes(), None)
-
-
 def check_key(path: Path) -> str:
     """Check that Flower supports a site's private key, and that it belongs to the public key next to it."""
-    key = load_key(path, load_ssh_private_key)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"Flower does not support the type of {path}: ssh-keygen -t ecdsa -b 384")
-    if load_ssh_public_key(Path(f"{path}.pub").read_bytes()) != key.public_key():
+    if load_ssh_public_key(Path(f"{path}.pub").read_bytes()) != load_key(path).public_key():
         raise UserError(f"{path}.pub belongs to another key: ssh-keygen -y -f {path} > {path}.pub")
     return f"matches {path}.pub"
 
@@ -145,12 +129,6 @@ def check_certificate(path: Path, authority: Path, key: Path) -> str:
     return check_validity(path.read_bytes())
 
 
-def check_port(address: Address) -> str:
-    """Check that the address accepts connections."""
-    socket.create_connection(address, timeout=SECONDS).close()
-    return "accepts connections"
-
-
 def check_tls(address: Address, authority: Path) -> str:
     """Report the last day of the server's certificate, if the authority signed it for the called host."""
     context = ssl.create_default_context(cafile=authority)
@@ -161,27 +139,15 @@ def check_tls(address: Address, authority: Path) -> str:
 
 def check_superlink(address: Address, authority: Path, private: Path | None) -> str:
     """Check that a SuperLink answers, its clock agrees, and it knows the site's key (or refuses an unknown key)."""
-    key = ec.generate_private_key(ec.SECP384R1()) if private is None else load_key(private, load_ssh_private_key)
-    public = key.public_key()
-    server = f"{address[0]}:{address[1]}"
-    signing = NodeAuthHttpInterceptor(key, public)
-    # Every SuperLink refuses a heartbeat interval of 0 s, so no node is activated.
-    question = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=0)
-    sent = datetime.now(timezone.utc)
-    with FleetHttpClient.from_server_address(server, False, authority.read_bytes(), interceptors=[signing]) as client:
+    key = ec.generate_private_key(ec.SECP384R1()) if private is None else load_key(private)
+    with make_client(f"{address[0]}:{address[1]}", authority, key, SECONDS) as client:
         try:
-            client.ActivateNode(question)
+            client.ActivateNode(activation(key, 0))  # refused, so it changes nothing at the server
             raise UserError("the SuperLink accepts any heartbeat, unlike Flower 1.41")
         except httpx.HTTPStatusError as refusal:
             reply = refusal.response
-    ahead = (sent - parsedate_to_datetime(reply.headers.get("date", ""))).total_seconds()
-    # Flower refuses a request that was signed in the future or long ago.
-    if not -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE:
-        raise UserError(f"this clock is {ahead:+.0f} s from the server's: set both by NTP")
-    if reply.status_code == httpx.codes.PRECONDITION_FAILED and private is not None:
-        raise UserError(f"does not know the key: at the server, flwr supernode register {private}.pub SUPERLINK")
-    if reply.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.PRECONDITION_FAILED):
-        advice = "start the SuperLink behind it, or let it forward /v1/fleet/"
-        raise UserError(f"a proxy answers {reply.status_code}: {advice}")
+    unknown = [httpx.codes.PRECONDITION_FAILED] if private is None else []
+    if problem := refusal_reason(reply, [httpx.codes.BAD_REQUEST, *unknown]):
+        raise UserError(problem)
     knows = "refuses new keys" if private is None else "knows the key"
-    return f"answers, {knows}, and this clock is {ahead:+.0f} s from its own"
+    return f"answers, {knows}, and this clock is {clock_offset(reply):+.0f} s from its own"

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from fedvlp.sites.flower.client_app import pack, unpack
+from fedvlp.sites.flower.packing import pack, unpack
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import SiteError
 from fedvlp.utils.errors import UserError, to_one_line

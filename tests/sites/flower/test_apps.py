@@ -1,7 +1,5 @@
-"""The ServerApp and the ClientApp forward bytes, and explain missing replies."""
+"""The ServerApp forwards bytes, and explains missing replies."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,11 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict  # noqa: 
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedvlp.sites.flower import client_app, server_app  # noqa: E402
-from fedvlp.sites.flower.client_app import unpack  # noqa: E402
+from fedvlp.sites.flower import server_app  # noqa: E402
+from fedvlp.sites.flower.packing import pack, unpack  # noqa: E402
 from fedvlp.sites.flower.server_app import GridTransport  # noqa: E402
 from fedvlp.sites.wire import SiteError, Transport  # noqa: E402
 from fedvlp.utils.errors import UserError  # noqa: E402
-from tests.helpers.documents import environment  # noqa: E402
 
 ODD = bytes(range(256)) + b"\0\0"
 
@@ -26,24 +23,21 @@ class LoopbackGrid(Grid):
     """A grid with nodes that answer when the server pulls replies, in reverse order.
 
     Args:
-        handler: A ClientApp.
-        homes: The ``home`` of each node by its id; None for a node started without it.
+        handler: Function from a message and the site's name to the reply.
+        sites: The name of each site by its node's id.
         unknown: Nodes that the grid cannot reach.
         silent: Nodes that never reply.
     """
 
-    def __init__(self, handler, homes, unknown=(), silent=()):
+    def __init__(self, handler, sites, unknown=(), silent=()):
         self.handler = handler
+        self.sites = sites
         self.unknown = unknown
         self.silent = silent
-        self.contexts = {}
-        for node, home in homes.items():
-            config = {} if home is None else {"home": home}
-            self.contexts[node] = Context(1, node, config, state=RecordDict(), run_config={})
         self.sent = {}
 
     def get_node_ids(self):
-        return list(self.contexts)
+        return list(self.sites)
 
     def push_messages(self, messages):
         ids = []
@@ -59,9 +53,9 @@ class LoopbackGrid(Grid):
         return [self._reply(each) for each in reversed(requests) if each.metadata.dst_node_id not in self.silent]
 
     def _reply(self, message):
-        """Answer like Flower's ClientApp process, which turns exceptions into error messages."""
+        """Answer like Flower, which turns exceptions into error messages."""
         try:
-            return self.handler(message, self.contexts[message.metadata.dst_node_id])
+            return self.handler(message, self.sites[message.metadata.dst_node_id])
         except Exception as error:
             return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
 
@@ -78,45 +72,28 @@ def process(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-@pytest.fixture
-def requests(monkeypatch):
-    """Record the requests to sites, which answer with their name and the reversed request."""
-    seen = []
-
-    def ask(home: Path, request: bytes) -> bytes:
-        seen.append((home, request))
-        if request == b"raise":
-            raise OSError("No 'space' left\nat all")
-        return home.name.encode() + request[::-1]
-
-    monkeypatch.setattr(client_app, "send_request", ask)
-    return seen
+def answer(message, name):
+    """Answer with the site's name and the reversed request."""
+    request = unpack(message.content)
+    if request == b"raise":
+        raise OSError("No 'space' left\nat all")
+    return Message(pack(name.encode() + request[::-1]), reply_to=message)
 
 
-def transport(homes, **options):
-    return GridTransport(LoopbackGrid(client_app.app, homes, **options), pause=0.001)
+def transport(sites, **options):
+    return GridTransport(LoopbackGrid(answer, sites, **options), pause=0.001)
 
 
-def test_bytes_arrive_unchanged_in_both_directions(requests):
-    made = transport({7: "/site/a", 9: "/site/b"})
+def test_bytes_arrive_unchanged_in_both_directions():
+    made = transport({7: "a", 9: "b"})
     assert isinstance(made, Transport)
     assert made.names() == ["7", "9"]
     assert dict(made.exchange({"9": ODD, "7": b""}, timeout=12.5)) == {"9": b"b" + ODD[::-1], "7": b"a"}
     assert {message.metadata.ttl for message in made.grid.sent.values()} == {13.5}, "no request outlives its round"
-    assert sorted(requests) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
 
 
-def test_a_sites_home_may_be_relative_to_the_user_but_not_missing(requests, monkeypatch):
-    monkeypatch.setenv("HOME", "/nowhere")
-    replies = dict(transport({7: "~/a", 8: None, 9: ""}).exchange({"7": b"x", "8": b"x", "9": b"x"}, timeout=5))
-    assert replies["7"] == b"ax"
-    assert requests == [(Path("/nowhere/a"), b"x")]
-    for name in ("8", "9"):
-        assert "does not name the site's home" in str(replies[name])
-
-
-def test_failing_unknown_and_late_sites_do_not_block_others(requests):
-    made = transport({6: "/f", 7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
+def test_failing_unknown_and_late_sites_do_not_block_others():
+    made = transport({6: "f", 7: "a", 8: "b", 9: "c"}, unknown=(8,), silent=(9,))
     replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}, timeout=0.05))
     assert replies["7"] == b"a3"
     assert isinstance(replies["6"], SiteError)
@@ -133,10 +110,10 @@ def test_failing_unknown_and_late_sites_do_not_block_others(requests):
         RecordDict({"fedvlp": ConfigRecord({"bytes": "x"})}),
     ],
 )
-def test_a_foreign_message_is_an_invalid_reply(content, requests):
+def test_a_foreign_message_is_an_invalid_reply(content):
     with pytest.raises(UserError, match="same version of fedvlp"):
         unpack(content)
-    grid = LoopbackGrid(lambda message, context: Message(content, reply_to=message), {7: "/a"})
+    grid = LoopbackGrid(lambda message, name: Message(content, reply_to=message), {7: "a"})
     ((_, reply),) = GridTransport(grid, pause=0.001).exchange({"7": b"x"}, timeout=5)
     assert isinstance(reply, SiteError)
     assert str(reply).startswith("sent an invalid answer. Expected a message from fedvlp")
@@ -151,7 +128,7 @@ def run_server(monkeypatch, tmp_path, code, **config):
         return code
 
     monkeypatch.setattr(server_app, "serve", serve)
-    grid = LoopbackGrid(client_app.app, {})
+    grid = LoopbackGrid(answer, {})
     settings = {"run-dir": "runs", "ckpt-path": "", **config}
     context = Context(1, 1, {}, state=RecordDict(), run_config=settings)
     server_app.make_server_app(tmp_path / "config.yaml")(grid, context)
@@ -168,10 +145,3 @@ def test_the_server_app_passes_its_settings_and_reports_failure(monkeypatch, tmp
     assert run_server(monkeypatch, tmp_path, 0, **settings) == (Path("/nowhere/kept"), "last")
     with pytest.raises(UserError, match="exit code 3"):
         run_server(monkeypatch, tmp_path, 3)
-
-
-def test_the_client_app_imports_no_slow_package():
-    slow = "{'torch', 'lightning', 'open_clip', 'wandb'}"
-    heavy = f"import sys, fedvlp.sites.flower.client_app; print({slow} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", heavy], env=environment(), capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "set()", done.stderr
