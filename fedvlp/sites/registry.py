@@ -94,7 +94,7 @@ class SiteRegistry:
         self.silent = {node: end for node, end in self.silent.items() if node in connected and end > began}
         already_asked = {*self.nodes.values(), *self.silent}
         request = Message("describe", {"run": self.run, **self.description}).to_bytes()
-        new = {node: request for node in connected if node not in already_asked}
+        new = [(node, request) for node in connected if node not in already_asked]
         replies = []
         for node, reply in self.transport.exchange(new, self.data.arrival_seconds):
             replies.append((node, reply))
@@ -108,13 +108,16 @@ class SiteRegistry:
     def exchange(self, messages: Mapping[str, Message]) -> dict[str, Message | SiteError]:
         """Send each site its message, by the site's name, and collect each reply or the reason for its absence."""
         names = {self.nodes[name]: name for name in messages if name in self.nodes}
-        requests = {node: messages[name].to_bytes() for node, name in names.items()}
+        # Encoded as they are sent, because all together may exceed the memory.
+        requests = ((node, messages[name].to_bytes()) for node, name in names.items())
         by_name: dict[str, Message | SiteError] = dict.fromkeys(messages, SiteError("is not connected"))
         began = time.monotonic()
         for node, content in self.transport.exchange(requests, self.data.reply_seconds):
-            reply = _decode(content)
+            reply = self._decode(content)
             if isinstance(reply, Message) and reply.kind == "failed":
+                then = reply.then
                 reply = SiteRefusal(reply.values["reason"])
+                reply.then = then
             by_name[names[node]] = reply
             outcome = reply if isinstance(reply, SiteError) else reply.kind
             print(f"  {names[node]!r} {outcome} ({time.monotonic() - began:.1f} s)", flush=True)
@@ -123,7 +126,7 @@ class SiteRegistry:
     def dismiss(self) -> None:
         """Notify the sites that the run is over, so that they free its method and features."""
         request = Message("leave", {"run": self.run}).to_bytes()
-        for _ in self.transport.exchange(dict.fromkeys(self.nodes.values(), request), SECONDS_TO_LEAVE):
+        for _ in self.transport.exchange([(node, request) for node in self.nodes.values()], SECONDS_TO_LEAVE):
             pass
 
     def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
@@ -132,7 +135,7 @@ class SiteRegistry:
         return facts is None or (facts.images, facts.split) == (digests["images"], digests["split"])
 
     def _admit(self, node: str, reply: bytes | SiteError) -> None:
-        message = _decode(reply)
+        message = self._decode(reply)
         if isinstance(message, SiteError) or message.kind not in ("described", "refused", "waiting", "failed"):
             names = (f"The site {name!r}" for name, expected in self.data.nodes.items() if expected == node)
             reason = message if isinstance(message, SiteError) else "does not describe itself"
@@ -161,6 +164,13 @@ class SiteRegistry:
             self.problems.pop(name, None)
             self.data.facts[name] = SiteFacts(**values)
             self._warn_of_facts(name)
+
+    def _decode(self, reply: bytes | SiteError) -> Message | SiteError:
+        folder = None if self.waiting is None else self.waiting.parent
+        try:
+            return reply if isinstance(reply, SiteError) else read_reply(reply, folder)
+        except SiteError as error:
+            return error
 
     def _report(self, node: str, line: str) -> None:
         if self.reported.get(node) != line:
@@ -234,13 +244,6 @@ class SiteRegistry:
         self.last_wait = ""
         if self.waiting is not None:
             self.waiting.unlink(missing_ok=True)
-
-
-def _decode(reply: bytes | SiteError) -> Message | SiteError:
-    try:
-        return reply if isinstance(reply, SiteError) else read_reply(reply)
-    except SiteError as error:
-        return error
 
 
 def _quote(names: Iterable[str]) -> str:

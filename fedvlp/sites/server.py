@@ -12,7 +12,7 @@ from typing import Any, cast
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.module import check_phases
 from fedvlp.core.phases import bind_aggregators, client_noise
-from fedvlp.core.state import detached
+from fedvlp.core.state import detached, num_bytes, select
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_model, run_name
 from fedvlp.runs.run_folder import WAITING, find_checkpoints
@@ -78,6 +78,7 @@ def _serve(
     if resumed is not None:
         # The sites find their files by the old id.
         run, data.facts = read_sites_file(resumed)
+    run_dir.mkdir(parents=True, exist_ok=True)  # also for large replies
     registry = SiteRegistry(transport, data, run, description, run_dir / WAITING)
     registry.gather(federation.options.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
@@ -171,6 +172,12 @@ class SitesFile(FederationCallback):
         """Write both files before the first round."""
         write_text(Path(trainer.log_dir) / "config.yaml", self.config)
         self.on_round_end(trainer, {})
+        for phase in trainer.phases:
+            size = len(self.registry.data.sites) * num_bytes(select(pl_module.shared_state(), phase.upload))
+            for reducer in phase.strategy.reducers:
+                if not reducer.aggregator.is_linear:
+                    name = type(reducer.aggregator).__name__
+                    log.warning("%s needs all updates in memory at once: %s bytes.", name, f"{size:,}")
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Write the sites again, because some may have connected during the round."""

@@ -5,9 +5,12 @@ Nothing is unpickled. PyTorch is imported only to read or write a message with t
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -18,7 +21,9 @@ from fedvlp.version import __version__
 
 KEY = "fedvlp"
 LENGTH_BYTES = 8  # safetensors begins with the length of its header
+JOINED = b"\xff" * LENGTH_BYTES  # begins joined messages; no header of safetensors is that long
 MAX_BYTES = 1 << 30  # of a message: far more than prompts need, and less than a machine's memory
+LARGE_BYTES = 1 << 20  # of a reply; the server keeps larger ones on its disk
 MAX_HEADER_BYTES = 16 << 20  # of a header: names of classes and tensors, and options
 MAX_STRING = 2000  # characters
 MAX_ENTRIES = 100  # of one dictionary of numbers; a method logs a few
@@ -34,6 +39,9 @@ class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error 
 
 class SiteError(Exception):
     """Reason for a site's missing reply. The text follows the site's name, such as ``did not answer in 60 s``."""
+
+    # The reply to a second request, which a site that refuses the first may answer.
+    then: "Message | None" = None
 
 
 class SiteRefusal(SiteError):  # noqa: N818 (the site's own answer)
@@ -254,11 +262,13 @@ class Message:
         kind: One of ``REQUESTS`` or ``REPLIES``.
         values: The fields of the kind's schema, as JSON can hold them.
         tensors: The downloaded or uploaded tensors, by name.
+        then: A second message of the same exchange.
     """
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
     tensors: dict[str, Any] = field(default_factory=dict)
+    then: "Message | None" = None
 
     def digest(self, exclude: Collection[str]) -> bytes:
         """Compute the SHA-256 of the message without some of its values."""
@@ -266,7 +276,10 @@ class Message:
         return hashlib.sha256(Message(self.kind, values, self.tensors).to_bytes()).digest()
 
     def to_bytes(self) -> bytes:
-        """Encode the message."""
+        """Encode the message, and its second message."""
+        return self._encoded() if self.then is None else join([self._encoded(), self.then._encoded()])
+
+    def _encoded(self) -> bytes:
         metadata = {KEY: json.dumps({"kind": self.kind, **self.values})}
         if not self.tensors:
             return bytes(serialize({}, metadata))
@@ -279,17 +292,42 @@ class Message:
         return bytes(save(tensors, metadata))
 
 
+Reply = Message | SiteError
+"""A site's reply, or the reason for its absence."""
+
+
 def read_request(content: bytes) -> Message:
     """Decode a request, or raise a WireError that names the wrong field without its content."""
     return _read(content, REQUESTS)
 
 
-def read_reply(content: bytes) -> Message:
-    """Decode a reply as :func:`read_request` does."""
-    return _read(content, REPLIES)
+def read_reply(content: bytes, folder: Path | None = None) -> Message:
+    """Decode a reply as :func:`read_request` does; the tensors of a large one stay in a file in ``folder``."""
+    return _read(content, REPLIES, folder)
 
 
-def _read(content: bytes, schemas: Schemas) -> Message:
+def join(messages: Sequence[bytes]) -> bytes:
+    """Join up to two encoded messages."""
+    if len(messages) == 1:
+        return messages[0]
+    return b"".join([JOINED, len(messages[0]).to_bytes(LENGTH_BYTES, "little"), *messages])
+
+
+def split(content: bytes) -> list[bytes]:
+    """Split joined messages, which are not decoded yet."""
+    if not content.startswith(JOINED):
+        return [content]
+    start = 2 * LENGTH_BYTES
+    end = start + int.from_bytes(content[LENGTH_BYTES:start], "little")
+    return [content[start:end], content[end:]]
+
+
+def _read(content: bytes, schemas: Schemas, folder: Path | None = None) -> Message:
+    first, *second = (_read_one(part, schemas, folder) for part in split(content))
+    return replace(first, then=second[0]) if second else first
+
+
+def _read_one(content: bytes, schemas: Schemas, folder: Path | None) -> Message:
     values = _values(content)
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in schemas:
@@ -298,13 +336,19 @@ def _read(content: bytes, schemas: Schemas) -> Message:
         schemas[kind].model_validate(values)
     except ValidationError as error:
         raise WireError(_wrong_field(kind, schemas[kind], values, error)) from None
-    from safetensors.torch import load
+    from safetensors.torch import load, load_file
 
-    try:
-        return Message(kind, values, load(content))
-    except Exception as error:
-        # Arbitrary bytes can make safetensors raise any exception.
-        raise WireError("sent tensors that can't be decoded") from error
+    is_large = folder is not None and len(content) > LARGE_BYTES
+    # Tensors are read from the file when they are used. It has no name any more, and ends with the last tensor.
+    with NamedTemporaryFile(dir=folder) if is_large else nullcontext() as file:
+        if file is not None:
+            file.write(content)
+            file.flush()
+        try:
+            return Message(kind, values, load(content) if file is None else load_file(file.name))
+        except Exception as error:
+            # Arbitrary bytes can make safetensors raise any exception.
+            raise WireError("sent tensors that can't be decoded") from error
 
 
 def _wrong_field(kind: str, schema: type[Schema], values: Mapping[str, Any], error: ValidationError) -> str:
@@ -348,6 +392,9 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
+Requests = Iterable[tuple[str, bytes]]
+
+
 @runtime_checkable
 class Transport(Protocol):
     """Connection that carries messages between the server and its sites, as bytes."""
@@ -355,10 +402,10 @@ class Transport(Protocol):
     def names(self) -> list[str]:
         """List the names of the connected sites' nodes, in any order."""
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
+    def exchange(self, requests: Requests, timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
         """Send all requests concurrently, and yield each node's reply, or the reason for its absence, as it arrives.
 
         Args:
-            requests: Encoded requests by node, one of ``names``.
+            requests: Each node, one of ``names``, with its encoded request. All together may exceed the memory.
             timeout: Seconds to wait for all replies together, above 0.
         """

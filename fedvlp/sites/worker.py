@@ -21,6 +21,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, RunState, ServerState, State, select, update_norm
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
+from fedvlp.sites import wire
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteImages
 from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.policy import Proposal, Uploads, decide, find_noiseless, leaving_problem, request_deviation
@@ -54,11 +55,14 @@ class Site:
         self.uploads: dict[str, Uploads] = {}  # of proposed runs, by the description's digest
 
     def handle(self, content: bytes) -> bytes:
-        """Answer a request; every problem becomes a reply with its reason.
+        """Answer one or two requests in turn; every problem becomes a reply with its reason.
 
         Raises:
             OSError: If the ledger can't be written. Nothing is sent without a line in the ledger.
         """
+        return wire.join([self._handle(each) for each in wire.split(content)])
+
+    def _handle(self, content: bytes) -> bytes:
         try:
             request = read_request(content)
         except WireError as error:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.runs.events import read_events
 from fedvlp.sites.server import serve
-from fedvlp.sites.wire import Message, SiteError
+from fedvlp.sites.wire import Message, Requests, SiteError
 from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES, DOMAINS
@@ -110,9 +110,9 @@ class InProcess:
     def names(self) -> list[str]:
         return list(self.sites)
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
+    def exchange(self, requests: Requests, timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
         """Ask the sites sequentially. A SiteError of a site replaces its reply."""
-        for name, request in requests.items():
+        for name, request in requests:
             self.requests.append(request)
             try:
                 if name not in self.sites:

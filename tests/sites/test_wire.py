@@ -169,3 +169,29 @@ def test_sizes_are_bounded_before_anything_is_parsed(monkeypatch):
     monkeypatch.setattr(wire, "MAX_HEADER_BYTES", 200)
     with pytest.raises(WireError, match="truncated"):
         read_reply(message())
+
+
+def test_two_messages_travel_together_and_stay_apart():
+    second = Message("evaluated", {"correct": {"a": 1}, "count": {"a": 2}, "by_class": {}})
+    joined = Message("trained", TRAINED, TENSORS, then=second).to_bytes()
+    assert wire.split(joined) == [message(), second.to_bytes()]
+    found = read_reply(joined)
+    assert (found.kind, found.values, found.then) == ("trained", TRAINED, second)
+    nested = wire.join([message(), joined])
+    for damaged in (joined[:12], joined[:-1], joined[:16] + joined[17:], wire.JOINED, nested, nested[8:]):
+        with pytest.raises(WireError):
+            read_reply(damaged)
+
+
+def test_a_large_reply_stays_on_the_disk(tmp_path):
+    large = {"prompt": torch.arange(300_000.0), "half": torch.ones(7, dtype=torch.bfloat16)}
+    content = Message("trained", TRAINED, large).to_bytes()
+    found = read_reply(content, tmp_path)
+    assert not list(tmp_path.iterdir()), "the file has no name, so that a killed server leaves nothing"
+    assert all(torch.equal(found.tensors[name], value) for name, value in large.items())
+    with pytest.raises(WireError, match="can't be decoded"):
+        read_reply(content[:-1], tmp_path)
+    missing = tmp_path / "missing"
+    assert read_reply(message(), missing).kind == "trained", "a small reply needs no folder"
+    with pytest.raises(FileNotFoundError):
+        read_reply(content, missing)

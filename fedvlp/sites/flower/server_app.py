@@ -1,7 +1,7 @@
 """The ServerApp, which Flower starts for a run; fedvlp trains over Flower's grid as in a simulation."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedvlp.sites.flower.packing import pack, unpack
 from fedvlp.sites.server import serve
-from fedvlp.sites.wire import SiteError
+from fedvlp.sites.wire import Requests, SiteError
 from fedvlp.utils.errors import UserError, to_one_line
+
+PULLED_BYTES = 1 << 26  # of replies that the grid returns together
 
 
 def make_server_app(config: Path) -> ServerApp:
@@ -46,23 +48,29 @@ class GridTransport:
         """List the ids of the connected nodes."""
         return [str(node) for node in self.grid.get_node_ids()]
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
+    def exchange(self, requests: Requests, timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
         """Send each node its request, by the node's id, and yield each reply, or the reason for its absence."""
         deadline = time.monotonic() + timeout
         # A request must not outlive its round. The additional second lets our error precede Flower's less precise one.
         kind, ttl = MessageType.TRAIN, timeout + 1
-        messages = [Message(pack(request), int(name), kind, ttl=ttl) for name, request in requests.items()]
-        waiting: dict[str, str] = {}  # nodes by the message's id, which is empty if sending failed
-        for name, message_id in zip(requests, self.grid.push_messages(messages), strict=True):
+        waiting: dict[str, str] = {}  # nodes by the message's id, which is missing if sending failed
+        largest = 1
+        for name, request in requests:
+            message_id = next(iter(self.grid.push_messages([Message(pack(request), int(name), kind, ttl=ttl)])), "")
             if message_id:
                 waiting[message_id] = name
             else:
                 yield name, SiteError("is not connected")
+            largest = max(largest, len(request))
         while waiting and time.monotonic() < deadline:
-            for reply in self.grid.pull_messages(list(waiting)):
-                name = waiting.pop(reply.metadata.reply_to_message_id, "")
-                if name:
-                    yield name, _content(reply)
+            ids = list(waiting)
+            # Replies are about as large as requests.
+            group = max(1, PULLED_BYTES // largest)
+            for start in range(0, len(ids), group):
+                for reply in self.grid.pull_messages(ids[start : start + group]):
+                    name = waiting.pop(reply.metadata.reply_to_message_id, "")
+                    if name:
+                        yield name, _content(reply)
             if waiting:
                 time.sleep(self.pause)
         for name in waiting.values():

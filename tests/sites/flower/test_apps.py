@@ -88,18 +88,28 @@ def test_bytes_arrive_unchanged_in_both_directions():
     made = transport({7: "a", 9: "b"})
     assert isinstance(made, Transport)
     assert made.names() == ["7", "9"]
-    assert dict(made.exchange({"9": ODD, "7": b""}, timeout=12.5)) == {"9": b"b" + ODD[::-1], "7": b"a"}
+    assert dict(made.exchange({"9": ODD, "7": b""}.items(), timeout=12.5)) == {"9": b"b" + ODD[::-1], "7": b"a"}
     assert {message.metadata.ttl for message in made.grid.sent.values()} == {13.5}, "no request outlives its round"
 
 
 def test_failing_unknown_and_late_sites_do_not_block_others():
     made = transport({6: "f", 7: "a", 8: "b", 9: "c"}, unknown=(8,), silent=(9,))
-    replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}, timeout=0.05))
+    replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}.items(), timeout=0.05))
     assert replies["7"] == b"a3"
     assert isinstance(replies["6"], SiteError)
     assert str(replies["6"]) == "did not answer: <class 'OSError'>:<'No 'space' left\\nat all'>"
     assert str(replies["8"]) == "is not connected"
     assert str(replies["9"]) == "did not answer in 0.05 s"
+
+
+def test_large_replies_are_pulled_one_by_one(requests, monkeypatch):
+    monkeypatch.setattr(server_app, "PULLED_BYTES", 100)
+    made = transport({7: "/a", 8: "/b", 9: "/c"})
+    pulled = []
+    pull = made.grid.pull_messages
+    monkeypatch.setattr(made.grid, "pull_messages", lambda ids: [pulled.append(len(ids)), *pull(ids)][1:])
+    assert dict(made.exchange([("9", b"1"), ("8", b"2"), ("7", b"3" * 40)], timeout=5)).keys() == {"7", "8", "9"}
+    assert pulled == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +124,7 @@ def test_a_foreign_message_is_an_invalid_reply(content):
     with pytest.raises(UserError, match="same version of fedvlp"):
         unpack(content)
     grid = LoopbackGrid(lambda message, name: Message(content, reply_to=message), {7: "a"})
-    ((_, reply),) = GridTransport(grid, pause=0.001).exchange({"7": b"x"}, timeout=5)
+    ((_, reply),) = GridTransport(grid, pause=0.001).exchange({"7": b"x"}.items(), timeout=5)
     assert isinstance(reply, SiteError)
     assert str(reply).startswith("sent an invalid answer. Expected a message from fedvlp")
 
