@@ -65,6 +65,15 @@ class Communication(FederationCallback):
             # Methods with slots send different amounts to clients; bandwidth must suffice for the maximum.
             row[name] = max((counts[name] for counts in self.counts.values()), default=0)
         row["total_bytes"] = sum(counts["upload_bytes"] + counts["download_bytes"] for counts in self.counts.values())
+        self.counts = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the counts of a round that a resumed run still has to evaluate."""
+        return {str(client): dict(counts) for client, counts in self.counts.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the counts."""
+        self.counts = {int(client): Counter(counts) for client, counts in state_dict.items()}
 
 
 class Privacy(FederationCallback):

@@ -27,7 +27,7 @@ class ProgressBar(FederationCallback):
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
-        self.bar: Any = None
+        self.bar: Any = tqdm(disable=True)
         self.last_update = 0.0
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:

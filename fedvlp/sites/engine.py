@@ -9,22 +9,29 @@ from typing import Any
 
 from fedvlp.core.balance import ClassCounts, count_classes
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import client_noise
+from fedvlp.core.phases import client_noise, privacy_guarantees
 from fedvlp.core.predictions import percent
-from fedvlp.core.state import Client, ClientUpdate, State
+from fedvlp.core.state import Client, ClientUpdate, RunState, State, num_bytes
+from fedvlp.runs.checkpoint import save_checkpoint
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, state_files
+from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.sites.data import MEASURED, SplitAtSite
 from fedvlp.sites.registry import UNDECIDED, SiteRegistry
-from fedvlp.sites.wire import Message, SiteError, SiteRefusal
+from fedvlp.sites.wire import Message, Reply, SiteError, SiteRefusal
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import Workspace
 from fedvlp.training.engine import PhaseResults
 from fedvlp.training.evaluation import add_means, predict_shared
+from fedvlp.training.round import first_step
 from fedvlp.training.secure_sum import weightings
 from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
 
 UNEXPECTED = "sent a reply that does not match the request"
+MAX_JOINED_BYTES = 64 << 20  # of the shared tensors
+MAX_REPEATS = 3  # of requests in a phase with too few updates
+NOT_CONNECTED = SiteError("was not connected when the round began")
+Results = dict[Client, ClientResult]
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +46,7 @@ class SitesEngine:
 
     Attributes:
         prepared: Nodes of the prepared sites.
+        early: Replies to requests of the next round that were sent with the last evaluation.
         class_counts: Counts by class for each split of the last evaluation, including the sites' splits only if every
             site reports them.
     """
@@ -47,6 +55,7 @@ class SitesEngine:
     preparation: Message
     method: FederatedModule
     prepared: set[str] = field(default_factory=set)
+    early: dict[Client, Reply] = field(default_factory=dict)
     class_counts: dict[str, ClassCounts] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -67,38 +76,67 @@ class SitesEngine:
 
     def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
         """Train clients at their sites; a client without a usable reply counts as failed."""
+        options = workspace.options
         # The cohort may be smaller than the minimum of the whole federation.
-        self.registry.regather(min(workspace.options.server.min_clients, len(clients)))
-        results = self._train_once(clients, task, workspace)
-        failed = [client for client, result in results.items() if result.failure]
-        if workspace.options.clients.on_failure == "retry" and failed:
-            for client, second in self._train_once(failed, task, workspace).items():
-                first = results[client].failure
-                results[client] = second if second.failure else replace(second, retried=first)
+        minimum = min(options.server.min_clients, len(clients))
+        results: Results = {}
+        asked = clients
+        for attempt in range(1 + MAX_REPEATS):
+            replies, self.early = self.early, {}
+            if not replies:
+                self.registry.regather(minimum)
+                replies = self.request(self._training(task, asked, workspace))
+            results |= self._results(task, asked, replies, results)
+            failed = [client for client, result in results.items() if result.failure]
+            unanswered = [client for client in asked if type(replies.get(client, NOT_CONNECTED)) is SiteError]
+            asked = failed if options.clients.on_failure == "retry" and not attempt else []
+            count = len(results) - len(failed)
+            # Sites may fail together, if the server's network does. A site can't repeat its part of a secure sum.
+            if unanswered and count < minimum and attempt < MAX_REPEATS and not options.server.secure_sum:
+                updates = f"{count} of {minimum} updates"
+                log.warning("Round %d has %s. Sites that did not answer are asked again.", task.round + 1, updates)
+                asked = unanswered
+            if not asked:
+                break
         trained = list(results.values())
-        if not workspace.options.server.secure_sum:
+        if not options.server.secure_sum:
             return PhaseResults(trained)
         # Imported late: it needs packages that are installed with Flower.
         from fedvlp.sites.secure_sum.summing import sum_updates
 
-        return sum_updates(self.registry, trained, task, workspace.options.server.min_clients)
+        return sum_updates(self.registry, trained, task, options.server.min_clients)
 
-    def _train_once(
-        self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace
-    ) -> dict[Client, ClientResult]:
-        # A client without images is a site that has not connected yet.
-        present = [client for client in clients if client.num_examples]
-        replies = self.request({client: self._training(task, client, workspace) for client in present})
+    def _results(
+        self, task: PhaseTask, clients: Sequence[Client], replies: Mapping[Client, Reply], earlier: Results
+    ) -> Results:
         absent = {name: SiteError(problem) for name, problem in self.registry.problems.items()}
         absent |= {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
-        disconnected = SiteError("was not connected when the round began")
-        results: dict[Client, ClientResult] = {}
+        results: Results = {}
         for client in clients:
-            reply = replies.get(client, absent.get(client.name, disconnected))
-            results[client] = client_result(task, client, reply)
+            result = client_result(task, client, replies.get(client, absent.get(client.name, NOT_CONNECTED)))
+            is_repeated = client in earlier and not result.failure
+            results[client] = replace(result, retried=earlier[client].failure) if is_repeated else result
         return results
 
-    def _training(self, task: PhaseTask, client: Client, workspace: Workspace) -> Message:
+    def _next_training(self, workspace: Workspace, state: RunState) -> dict[Client, Message]:
+        """Make the requests of the round after ``state``, if they do not depend on the evaluation before it."""
+        options = workspace.options
+        clients, task = first_step(workspace, state)
+        has_too_few = len(self.registry.nodes) < min(options.server.min_clients, len(clients))
+        # Callbacks of the user may end the run. Secret cohorts and noise can't be drawn again.
+        may_stop = any(not type(each).__module__.startswith("fedvlp.") for each in workspace.hooks.callbacks)
+        is_secret = any(not guarantee.repeats for guarantee in privacy_guarantees(workspace.phases))
+        # Both requests contain the tensors. The time of an exchange matters only for small ones.
+        is_large = num_bytes(state.server.shared) > MAX_JOINED_BYTES
+        if options.server.secure_sum or has_too_few or may_stop or is_secret or is_large:
+            return {}
+        return self._training(task, clients, workspace)
+
+    def _training(self, task: PhaseTask, clients: Sequence[Client], workspace: Workspace) -> dict[Client, Message]:
+        # A client without images is a site that has not connected yet.
+        return {client: self._request(task, client, workspace) for client in clients if client.num_examples}
+
+    def _request(self, task: PhaseTask, client: Client, workspace: Workspace) -> Message:
         noise = client_noise(task.phase.strategy)
         values = {
             **self._client_fields(client),
@@ -118,7 +156,7 @@ class SitesEngine:
     def _client_fields(self, client: Client) -> dict[str, Any]:
         return {"run": self.registry.run, "client": client.id, "domain": client.domain}
 
-    def request(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
+    def request(self, messages: Mapping[Client, Message]) -> dict[Client, Reply]:
         """Send clients their messages, and collect each reply or the reason for its absence.
 
         Sites that are not prepared, such as late sites and restarted processes, are prepared first.
@@ -132,7 +170,7 @@ class SitesEngine:
                 self.prepared.discard(self.registry.nodes.get(client.name, ""))
         return {**replies, **self._request_prepared(unprepared)}
 
-    def _request_prepared(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
+    def _request_prepared(self, messages: Mapping[Client, Message]) -> dict[Client, Reply]:
         nodes = self.registry.nodes
         refused = self._prepare([client for client in messages if nodes.get(client.name) not in self.prepared])
         ready = {client: message for client, message in messages.items() if client not in refused}
@@ -166,6 +204,7 @@ class SitesEngine:
 
         A role has a mean only if all sites answered. The server's images are evaluated only if the method has no
         personal tensors, or evaluates held-out domains with its shared tensors.
+        The sites also train for the next round, unless it may depend on the accuracies.
         """
         self.registry.update()
         splits = federation.data.evaluation_splits()
@@ -174,8 +213,19 @@ class SitesEngine:
         for client in chain.from_iterable(split.clients for split in at_sites):
             values = {"baseline": module is not self.method, "personal": state_files(personal).get(client.id, "")}
             requests[client] = Message("evaluate", {**self._client_fields(client), **values}, deployed)
+        training = self._next_training(*federation.following) if federation.following else {}
+        if training:
+            # The training may take long. A resumed run repeats only the evaluation and what follows.
+            workspace, state = federation.following
+            state = replace(state, callbacks=workspace.hooks.states())
+            path = checkpoint_file(Path(federation.log_dir), state.server.round)
+            save_checkpoint(path, state, federation.description)
+        joined = {client: replace(message, then=requests.get(client)) for client, message in training.items()}
+        replies = self.request({**requests, **joined})
+        self.early = {client: replies[client] for client in training}
         self.class_counts = {}
-        accuracies = self._accuracies(self.request(requests), federation.data.class_names)
+        evaluations = {client: replies[client].then or replies[client] for client in requests}
+        accuracies = self._accuracies(evaluations, federation.data.class_names)
         accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
         # Scores of only some sites would not be comparable with scores of all sites.
@@ -192,13 +242,11 @@ class SitesEngine:
         means = add_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 
-    def _accuracies(
-        self, replies: Mapping[Client, Message | SiteError], class_names: Sequence[str]
-    ) -> dict[str, float]:
+    def _accuracies(self, replies: Mapping[Client, Reply], class_names: Sequence[str]) -> dict[str, float]:
         accuracies: dict[str, float] = {}
         for client, reply in replies.items():
             if isinstance(reply, SiteError) or reply.kind != "evaluated":
-                reason = reply if isinstance(reply, SiteError) else UNEXPECTED
+                reason = reply if isinstance(reply, SiteError) else reply.values.get("reason", UNEXPECTED)
                 log.warning("The site %r has no evaluation: it %s.", client.name, reason)
                 continue
             for role, num_images in self.registry.data.facts[client.name].counts.items():
@@ -221,7 +269,7 @@ class SitesEngine:
         return accuracies
 
 
-def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:
+def client_result(task: PhaseTask, client: Client, reply: Reply) -> ClientResult:
     """Convert a client's reply into its update, or into the reason of its failure."""
     if isinstance(reply, SiteError):
         return ClientResult.from_failure(client, str(reply))

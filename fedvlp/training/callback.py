@@ -36,6 +36,7 @@ class RunView:
         folder: The run folder; None outside ``fit``.
         baselines: Names of the untrained baselines that tables show next to the method.
         evaluate_every: Number of rounds between evaluations.
+        following: Workspace and state of the next round while a round is evaluated; None during other evaluations.
         should_stop: Whether the run ends after this round. A callback may set it.
         current_epoch: The current round, from 0.
         configs: Names of the configs on the command line, such as ``methods/promptfl``; files by their stem.
@@ -53,6 +54,7 @@ class RunView:
     default_root_dir: Path
     baselines: Sequence[str]
     evaluate_every: int
+    following: Any = None  # a tuple of a Workspace, whose module imports this one, and a RunState
     should_stop: bool = False
     current_epoch: int = 0
     fast_dev_run: bool = False

@@ -39,6 +39,10 @@ def train_rounds(
             federation.should_stop = bool(hooks.stopping)
             hooks.call("on_fit_start")
             hooks.call("on_train_start")
+            state = federation.run_state
+            if state.history and "seconds" not in state.history[-1]:
+                # The run stopped while its last round was evaluated at sites.
+                end_round(federation, workspace, hooks, state, time.perf_counter())
             rounds = federation.options.rounds if federation.phases else 0
             while federation.run_state.server.round < rounds and not is_stopped(federation):
                 train_round(federation, workspace, hooks)
@@ -116,21 +120,30 @@ def make_workspace(federation: RunView, hooks: Hooks) -> Workspace:
 
 def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None:
     """Run and evaluate one round, and update the run's state."""
-    options = workspace.options
     federation.current_epoch = federation.run_state.server.round
     hooks.call("on_train_epoch_start")
     # After the callbacks, so that their time is not counted.
     began = time.perf_counter()
     state, metrics = run_round(workspace, federation.engine, federation.run_state)
     metrics["train_seconds"] = time.perf_counter() - began
+    end_round(federation, workspace, hooks, replace(state, history=(*state.history, metrics)), began)
+
+
+def end_round(federation: RunView, workspace: Workspace, hooks: Hooks, state: RunState, began: float) -> None:
+    """Evaluate a round, complete its metrics, and update the run's state."""
+    options = workspace.options
+    metrics = state.history[-1]
     number = state.server.round
     # The last round is always evaluated, even if a callback stops the run between two evaluations.
-    if number % federation.evaluate_every == 0 or number >= options.rounds or federation.should_stop:
+    is_last = number >= options.rounds or federation.should_stop
+    if number % federation.evaluate_every == 0 or is_last:
         hooks.call("on_validation_start")
         hooks.call("on_validation_epoch_start")
         state = replace(state, server=after_validation(federation, workspace, state.server, metrics))
         trained = (state.server.deployed, state.personal)
+        federation.following = None if is_last else (workspace, state)
         metrics |= federation.evaluate(workspace.module, *trained)
+        federation.following = None
         if options.select != "accuracy":
             by_class = workspace.fabric.broadcast(federation.balance).get("validation", {})
             metrics |= {selection_column(options.select): by_class[options.select]} if by_class else {}
@@ -138,7 +151,7 @@ def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None
             metrics |= options.clients.attack.measure(workspace.module, workspace.data, workspace.fabric, *trained)
     metrics["seconds"] = time.perf_counter() - began
     # Lightning's callbacks read the round's metrics from the history.
-    federation.run_state = replace(state, history=(*state.history, metrics))
+    federation.run_state = state
     if is_measured(metrics):
         hooks.call("on_validation_epoch_end")
         hooks.call("on_validation_end")

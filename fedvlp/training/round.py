@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fedvlp.core.phases import RoundContext, most_needed_uploads, privacy_guarantees, too_few_uploads
@@ -24,6 +24,7 @@ from fedvlp.runs.descriptions import describe_optimizer
 from fedvlp.training.client import Workspace
 from fedvlp.training.cohort import draw_step_shares, present_clients, sample_cohort
 from fedvlp.training.engine import Engine, PhaseResults
+from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
@@ -34,8 +35,30 @@ ROUND_UNDONE = "This round changes nothing; the last checkpoint is from the roun
 MOST_COLUMNS = 100
 
 
+Steps = Generator[tuple[list[Client], PhaseTask], PhaseResults, tuple[RunState, RoundMetrics]]
+"""Yields the clients and the task of each phase, and receives their results. Returns the new state and the metrics."""
+
+
 def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[RunState, RoundMetrics]:
     """Run one communication round; return the federation's new state and the round's metrics so far."""
+    steps = round_steps(workspace, state)
+    clients, task = next(steps)
+    while True:
+        results = engine.train(clients, task, workspace)
+        try:
+            clients, task = steps.send(results)
+        except StopIteration as end:
+            after: tuple[RunState, RoundMetrics] = end.value
+            return after
+
+
+def first_step(workspace: Workspace, state: RunState) -> tuple[list[Client], PhaseTask]:
+    """Find the clients and the task of a round's first phase, without running the round or calling its hooks."""
+    return next(round_steps(replace(workspace, hooks=Hooks([])), state))
+
+
+def round_steps(workspace: Workspace, state: RunState) -> Steps:
+    """Sample the cohort, and accept and aggregate the results of each phase."""
     # A client that fails in a later phase gets back its personal tensors from before the first phase.
     before = state
     number = state.server.round
@@ -64,7 +87,7 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
             workspace.module, workspace.phases, index, workspace.add_ons, state=state, seeds=seeds, **round_settings
         )
         clients = [client for client in cohort if client.id not in rejected]
-        results = engine.train(clients, task, workspace)
+        results = yield clients, task
         if is_lost(workspace, state, results):
             return lose_round(workspace, task, before, results.clients, metrics)
         accepted, reasons = accept(workspace, results.clients, task, metrics)
