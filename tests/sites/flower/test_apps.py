@@ -102,9 +102,9 @@ def test_failing_unknown_and_late_sites_do_not_block_others():
     assert str(replies["9"]) == "did not answer in 0.05 s"
 
 
-def test_large_replies_are_pulled_one_by_one(requests, monkeypatch):
+def test_large_replies_are_pulled_one_by_one(monkeypatch):
     monkeypatch.setattr(server_app, "PULLED_BYTES", 100)
-    made = transport({7: "/a", 8: "/b", 9: "/c"})
+    made = transport({7: "a", 8: "b", 9: "c"})
     pulled = []
     pull = made.grid.pull_messages
     monkeypatch.setattr(made.grid, "pull_messages", lambda ids: [pulled.append(len(ids)), *pull(ids)][1:])
