@@ -1,8 +1,6 @@
 """Several processes that share the clients: balanced shares, and the same results as one process."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 from itertools import chain, compress, product
 
 import pytest
@@ -13,12 +11,25 @@ from fedvlp.core.state import Client, RunState, ServerState
 from fedvlp.training.distributed import GlooStrategy, check_same_run, on_every_process
 from fedvlp.training.engine import balance_clients
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import read_tensors
+from fedvlp.utils.tensor_files import read_tensors, write_tensors
 from tests.helpers.assertions import assert_equal, run_metrics, run_tensors
-from tests.helpers.processes import train_run
-from tests.helpers.toy_federation import Points
+from tests.helpers.forks import exit_code, ranks
+from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+def train_run(folder, **options):
+    """Train a federation with personal tensors and stateful optimizers."""
+    made = federation(folder, rounds=3, cohort_size=5, reset_optimizer=False, **file_callbacks(), **options)
+    made.fit(PersonalBias(), Points(clients=7))
+    return made
+
+
+def train_in_two_processes(folder, on_disk):
+    """Train in this process and another, and write the tensors and metrics of the first."""
+    run = train_run(folder / "runs", personal_on_disk=on_disk, devices=2, strategy="ddp")
+    tensors = run_tensors(run.run_state)
+    if run.is_global_zero:
+        write_tensors(folder / "two.safetensors", tensors, {"rows": run_metrics(run.run_state)})
 
 
 def num_examples(clients):
@@ -46,17 +57,15 @@ def test_shares_are_within_four_thirds_of_the_optimum():
         assert max(loads(sizes, 2)) <= 4 / 3 * best
 
 
-@pytest.mark.every_config
-def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_two_processes_equal_one_bit_for_bit(on_disk, tmp_path):
     """With several clients per process, personal tensors and kept optimizers, in memory and on disk."""
-    command = [*TORCHRUN, "-m", "tests.helpers.processes", str(tmp_path), "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=240)
+    with ranks(partial(train_in_two_processes, tmp_path, on_disk), tmp_path / "output") as processes:
+        assert [exit_code(process) for process in processes] == [0, 0]
     expected = train_run(tmp_path / "one").run_state
-    for on_disk in (False, True):
-        found, header = read_tensors(tmp_path / f"{on_disk}.safetensors")
-        assert header["rows"] == run_metrics(expected)
-        assert_equal(found, run_tensors(expected))
+    found, header = read_tensors(tmp_path / "two.safetensors")
+    assert header["rows"] == run_metrics(expected)
+    assert_equal(found, run_tensors(expected))
 
 
 @pytest.fixture

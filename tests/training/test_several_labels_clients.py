@@ -1,14 +1,14 @@
 """Images with several labels in options of clients: a secure sum, noise, and several processes."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedvlp.commands.lightning_cli import run_federation
 from tests.helpers.assertions import assert_equal
+from tests.helpers.forks import exit_code, ranks
 from tests.helpers.sites import metrics
 from tests.training.test_several_labels import SHORT, fit
 
@@ -37,13 +37,11 @@ def test_clipped_and_noisy_updates_have_an_epsilon(place, plain, tmp_path):
     assert (load_file(run / "prompts.safetensors")["prompt"] - plain[1]["prompt"]).norm() > 0.1
 
 
-@pytest.mark.every_config
 def test_two_processes_equal_one_bit_for_bit(plain, tmp_path):
     words = ["fit", "--config=data/icon_scenes", PROMPTFL, "--model.clip=fedvlp-tiny", *SHORT]
-    spread = ["--trainer.devices=2", "--trainer.strategy=ddp", f"--trainer.default_root_dir={tmp_path}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "fedvlp", *words, *spread]
-    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=240)
+    words += ["--trainer.devices=2", "--trainer.strategy=ddp", f"--trainer.default_root_dir={tmp_path}"]
+    with ranks(partial(run_federation, words), tmp_path / "output") as processes:
+        assert [exit_code(process) for process in processes] == [0, 0]
     (summary,) = tmp_path.rglob("summary.json")
     assert_equal(load_file(summary.parent / "prompts.safetensors"), plain[1])
     assert metrics(summary.parent) == metrics(plain[0])
