@@ -1,6 +1,9 @@
 """Small runs from a method's config, created like on the command line."""
 
+from copy import copy
 from pathlib import Path
+
+import yaml
 
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.testing.runs import small_run
@@ -34,3 +37,21 @@ def make_run(image_root: Path, folder: Path, method: str, *arguments: str) -> Fe
     """
     config = f"--config={configs_folder() / 'methods' / method}.yaml"
     return small_run(image_root if supports_one_label(method) else None, folder, [config], *arguments)
+
+
+def remake_run(run: FederationCLI, *arguments: str) -> FederationCLI:
+    """Create a run again with other numbers, names or switches. Parsing all arguments again takes longer than a round.
+
+    Args:
+        run: The run to create again; unchanged.
+        arguments: Arguments such as ``--trainer.rounds=3``.
+    """
+    again = copy(run)
+    again.config = run.config.clone()
+    for argument in arguments:
+        name, _, value = argument.removeprefix("--").partition("=")
+        again.config[name] = yaml.safe_load(value)
+    again.config.trainer.seed = again.config.seed_everything
+    again._set_seed()
+    again.instantiate_classes()
+    return again
