@@ -1,4 +1,4 @@
-"""Every config on a fake GPU, where an operation fails if one of its tensors stays on the CPU.
+"""Every method on a fake GPU, where an operation fails if one of its tensors stays on the CPU.
 
 Each method runs on the CPU first, because its cached tensors must move to the GPU as well.
 """
@@ -19,28 +19,22 @@ from fedvlp.core.several_labels import with_negative_class
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
-from tests.helpers.configs import each_config
+from tests.helpers.configs import EQUIVALENT, METHODS, each_config
 from tests.helpers.fake_cuda import NEEDS_FAKE_CUDA, VALUES_NEEDED, fake_cuda, move_module
 
 CLIENTS = [Client(0, 0, 7, "ink"), Client(1, 1, 5, "paint")]
 GIVEN = {"class_names": ["red", "pale blue", "green"], "domains": ["ink", "paint"], "num_clients": len(CLIENTS)}
 
-CLUSTERS = {"prepare": "clustering checks whether it has converged"}
 NEED_VALUES = {
     "ccst": {"train": "the other clients are those whose slots are filled"},
     "diprompt": {"train": "only prompts of the domains in a batch are encoded with gradients"},
-    "diprompt_labels": {"train": "only prompts of the domains in a batch are encoded with gradients"},
     "elcfs": {"train": "the other clients are those whose slots are filled"},
     "fed_apt": {"evaluate": "each distinct mixture of keys is encoded once"},
     "hcvp": {"train": "vectors without a positive are ignored"},
     "plan": {"train": "slots of clients that never sent anything are left out"},
-    "plan_released": {"train": "slots of clients that never sent anything are left out"},
     "proda": {"train": "the drawn prompts have different class positions"},
     "stable_fdg": {"train": "styles are drawn only if any exist"},
-    "trip": CLUSTERS,
-    "trip_keys": CLUSTERS,
-    "trip_lite": CLUSTERS,
-    "trip_released": CLUSTERS,
+    "trip": {"prepare": "clustering checks whether it has converged"},
 }
 """Steps that need values, by config and step, with the decision that depends on a value."""
 
@@ -102,7 +96,7 @@ def evaluate(method: FederatedModule, batch: Batch) -> Tensor:
 
 
 @NEEDS_FAKE_CUDA
-@pytest.mark.parametrize("name", each_config(default={"plan", "trip"}))
+@pytest.mark.parametrize("name", each_config({*METHODS} - EQUIVALENT, {"plan", "trip"}))
 def test_all_tensors_of_a_method_move_to_its_device(name):
     method = make(name)
     images = torch.rand(4, 3, method.clip.image_size, method.clip.image_size)
