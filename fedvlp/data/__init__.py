@@ -10,7 +10,17 @@ from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, Images, image_paths
 from fedvlp.data.icon_domains.module import IconDomains, IconScenes
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
+from fedvlp.data.partition import (
+    ByDomain,
+    Dirichlet,
+    Dispersed,
+    FewClasses,
+    LongTail,
+    Partitioner,
+    Pooled,
+    QuantitySkew,
+    Shards,
+)
 from fedvlp.data.splits import few_shot, stratified_split
 from fedvlp.data.table import ImageTable
 
@@ -29,6 +39,7 @@ __all__ = [
     "IconScenes",
     "ImageTable",
     "Images",
+    "LongTail",
     "Partitioner",
     "Pooled",
     "QuantitySkew",

@@ -22,7 +22,7 @@ from fedvlp.core.state import Client
 from fedvlp.data.class_names import check_class_names, describe_ids, map_names, read_class_names_map
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, check_readable, identity, image_paths
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
-from fedvlp.data.partition import ByDomain, Partitioner
+from fedvlp.data.partition import ByDomain, LongTail, Partitioner
 from fedvlp.data.protocols import ClassSplit, SplitPlan, choose_held_out, count_base
 from fedvlp.data.rows import (
     GIVEN_ROLES,
@@ -64,7 +64,7 @@ class FederatedDataModule(L.LightningDataModule):
         batch_size: Images in a training batch.
         eval_batch_size: Images in an evaluation batch.
         partition: Divides the training images among clients: ByDomain (the default: each source domain is one client),
-            Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training.
+            Dispersed, Dirichlet, Shards, FewClasses, QuantitySkew or LongTail, or Pooled for centralised training.
             --data.partition.help NAME explains the arguments of each.
         shots: Training images per class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Fewer shots are
             a subset of more shots. The number of validation and test images does not change.
@@ -328,6 +328,13 @@ class FederatedDataModule(L.LightningDataModule):
             )
         for name, unclassified in self._out_of_distribution_images.items():
             description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(unclassified)}
+        if isinstance(self.partition, LongTail) and not self.several_labels:
+            # Results have accuracies of classes with many, medium and few training images.
+            counts = np.zeros(len(self.class_names), np.int64)
+            for part in self.split_parts:
+                for domain, rows in part.rows_by_domain.items() if part.role == "train" else ():
+                    counts += np.bincount(self.images[domain].labels[rows], minlength=len(counts))
+            description["training_images"] = dict(zip(self.class_names, counts.tolist(), strict=True))
         return description
 
     @property

@@ -19,7 +19,7 @@ class Partitioner(Protocol):
     """Divides images among clients."""
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Assign each image to exactly one client; return each client's positions, ascending.
+        """Assign each image to at most one client; return each client's positions, ascending.
 
         Args:
             labels: Class of each image.
@@ -354,6 +354,43 @@ class QuantitySkew(_Divided):
     def _rule(self) -> str:
         options = {"linear": "linear", "exponential": f"exponential {self.ratio:g}"}
         return f" of {options.get(self.law, f'Dirichlet {self.alpha:g}')} sizes"
+
+
+@dataclass(frozen=True)
+class LongTail(Partitioner):
+    """Partition of a long tail: each class, in the order of labels, keeps fewer training images than the previous one.
+
+    Of C classes, class c keeps up to n factor^(-c / (C - 1)) images, drawn from all source domains, and at least one; n
+    is the size of the largest class (Cui et al., CVPR 2019). The remaining images are not used.
+
+    Args:
+        factor: Imbalance factor, the ratio of images of the first and of the last class.
+        clients: Partition of the kept images among clients.
+
+    >>> labels = np.repeat([0, 1, 2], 9)
+    >>> (rows,) = LongTail(factor=9.0)(labels, np.zeros(27, np.int64), np.random.default_rng(0))
+    >>> np.bincount(labels[rows]).tolist()
+    [9, 3, 1]
+    """
+
+    factor: PositiveFloat = 100.0
+    clients: Partitioner = ByDomain()
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Draw the kept images, and divide them among clients."""
+        classes, counts = np.unique(labels, return_counts=True)
+        # Rounding makes whole numbers independent of the last bit.
+        limits = np.round(counts.max() * self.factor ** -np.linspace(0, 1, len(classes)), 9)
+        pieces = []
+        for label, limit in zip(classes, limits, strict=True):
+            pieces.append(generator.permutation(np.flatnonzero(labels == label))[: max(int(limit), 1)])
+        (kept,) = _join_pieces([pieces])
+        return [kept[rows] for rows in self.clients(labels[kept], domains[kept], generator)]
+
+    @property
+    def description(self) -> str:
+        """The description of the clients, and the factor."""
+        return f"{self.clients.description}, long tail of factor {self.factor:g}"
 
 
 def _join_pieces(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:

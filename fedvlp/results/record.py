@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.balance import Balance
@@ -37,7 +38,13 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 """Options of a method that are derived from data, CLIP and trainer."""
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
-SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "micro_f1", "calibration_error", *TWO_CLASSES.values())
+TAIL = {name: f"{name}_accuracy" for name in ("head", "medium", "tail")}
+"""Titles of columns in tables of long-tailed classes, and their scores."""
+TAIL_LEGEND = "head, medium, tail: mean accuracies of the classes with most, medium and fewest training images, thirds"
+SCORES = (
+    *("balanced_accuracy", "largest_class", "macro_f1", "micro_f1", "calibration_error"),
+    *(*TAIL.values(), *TWO_CLASSES.values()),
+)
 WORST = ("worst_domain", "worst_client")
 DETECTION = ("auroc", "fpr_at_95")
 ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
@@ -321,6 +328,8 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         micro_f1: In percent. If images have several labels, otherwise NaN; ``accuracy`` is then mean average precision.
         largest_class: Accuracy of always predicting the largest class, in percent.
         class_auroc, average_precision, sensitivity, specificity: In percent; NaN unless there are two classes.
+        head_accuracy, medium_accuracy, tail_accuracy: Mean accuracy in percent of the classes with most, medium and
+            fewest training images, each a third of the classes; NaN unless the partition is a LongTail.
         worst_domain, worst_client: Lowest accuracy in percent, for means over domains.
         auroc, fpr_at_95: Detection of out-of-distribution images in percent; NaN without such images.
         upload_parameters, download_parameters, upload_bytes, download_bytes: Per client and round.
@@ -354,7 +363,8 @@ def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
                 role, _, domain = split.partition("/")
                 measured = {"row": row, "role": role, "domain": domain, "accuracy": accuracy}
                 by_class = _other_metrics(record.balance.get(row, {}).get(split, {}))
-                rows.append(about | measured | _other_metrics(scores.get(split, {})) | by_class)
+                tail = _tail_accuracies(scores, split, record.data.get("training_images", {}))
+                rows.append(about | measured | _other_metrics(scores.get(split, {})) | by_class | tail)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -386,6 +396,21 @@ def _drop_groups(training: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in training.items():
         options |= value if isinstance(value, Mapping) else {name: value}
     return {name: value for name, value in options.items() if name != "class" and value not in (None, [])}
+
+
+def _tail_accuracies(scores: Mapping[str, Any], split: str, images: Mapping[str, int]) -> dict[str, float]:
+    """Average the accuracies of head, medium and tail classes in a split, or over the splits of a role."""
+    names = sorted(images, key=lambda name: -images[name])
+    splits = [each for name, each in scores.items() if name == split or name.startswith(f"{split}/")]
+    measured: dict[str, float] = {}
+    for third, title in enumerate(TAIL.values()):
+        chosen = names[len(names) * third // 3 : len(names) * (third + 1) // 3]
+        means = []
+        for by_class in (each["class_accuracy"] for each in splits if "class_accuracy" in each):
+            accuracies = [by_class[name] for name in chosen if name in by_class]
+            means += [fmean(accuracies)] if accuracies else []
+        measured |= {title: fmean(means)} if means else {}
+    return measured
 
 
 def _other_metrics(scores: Mapping[str, Any]) -> dict[str, float]:

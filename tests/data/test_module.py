@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.data import Dispersed
+from fedvlp.data import Dispersed, LongTail
 from fedvlp.utils.errors import UserError
 from tests.helpers.data import batches, same
 from tests.helpers.shapes import unchecked
@@ -25,6 +25,15 @@ def test_each_source_domain_is_a_client_and_every_image_is_used_once(data):
     assert table[0] == {"role": "train", "domain": "a", "client": 0, "images": table[0]["images"]}
     assert table[-1]["role"] == "held_out"
     assert table[-1]["client"] is None
+
+
+def test_a_long_tail_describes_its_training_images(arrays):
+    assert "training_images" not in arrays(cache_dir=None).describe()
+    module = arrays(cache_dir=None, partition=LongTail(4.0))
+    images = module.describe()["training_images"]
+    assert list(images) == module.class_names
+    assert sum(images.values()) == sum(client.num_examples for client in module.clients)
+    assert max(images.values()) > min(images.values())
 
 
 def test_crop_flip_reaches_a_plain_trainer(arrays, transform):

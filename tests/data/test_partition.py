@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedvlp.data import ByDomain, Dirichlet, Dispersed, FewClasses, QuantitySkew, Shards
+from fedvlp.data import ByDomain, Dirichlet, Dispersed, FewClasses, LongTail, QuantitySkew, Shards
 from fedvlp.utils.errors import UserError
 
 PARTITIONS = {
@@ -100,6 +100,27 @@ def test_each_client_has_so_many_classes_and_each_class_as_equally_many_clients_
     for of_class in found.T:  # divided evenly among the clients that have it
         shares = of_class[of_class > 0]
         assert shares.max() - shares.min() <= 1
+
+
+def test_a_long_tail_keeps_exponentially_fewer_images_of_later_classes():
+    """Of the 30 images of each of 6 classes, class c keeps 30 * 10 ** (-c / 5), rounded down."""
+    partition = LongTail(10.0, Dirichlet(4, alpha=0.5))
+    assert partition.description == "4 clients, Dirichlet 0.5 over classes, long tail of factor 10"
+    clients = clients_of(partition)
+    kept = np.concatenate(clients)
+    assert np.bincount(LABELS[kept]).tolist() == [30, 18, 11, 7, 4, 3]
+    assert len(set(kept.tolist())) == len(kept)
+    assert all((np.diff(rows) > 0).all() for rows in clients)
+    assert [rows.tolist() for rows in clients_of(partition)] == [rows.tolist() for rows in clients]
+    assert set(np.concatenate(clients_of(partition, 1)).tolist()) != set(kept.tolist())
+    # The kept images do not depend on their division among clients.
+    assert set(np.concatenate(clients_of(LongTail(10.0))).tolist()) == set(kept.tolist())
+
+
+def test_small_classes_of_a_long_tail_keep_what_they_have():
+    labels = np.repeat([0, 3, 4, 5], [2, 40, 1, 90])
+    (rows,) = clients_of(LongTail(100.0), of=(labels, np.zeros(133, np.int64)))
+    assert np.bincount(labels[rows]).tolist() == [2, 0, 0, 19, 1, 1]
 
 
 def test_sizes_follow_the_law_to_the_nearest_image():

@@ -1,6 +1,7 @@
 """Records of finished runs, how they are found, and their DataFrame."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,24 @@ def test_a_pivot_of_the_frame_is_the_table(tmp_path):
     for method in ("TRIP", "PLAN"):
         for domain in MADE:
             assert pivot.loc[method, domain] == pytest.approx(table.cell((method.lower(), LAST_ROUND), domain).mean)
+
+
+def test_a_long_tail_has_accuracies_of_head_medium_and_tail_classes():
+    """Images decide between classes, not their order; the mean over domains weights domains equally."""
+    images = {"owl": 5, "dog": 90, "cat": 31, "eel": 2, "asp": 30, "bee": 12, "fox": 3}
+    by_domain = {
+        "ink": {"owl": 10.0, "dog": 70.0, "cat": 50.0, "eel": 0.0, "asp": 25.0, "bee": 35.0, "fox": 80.0},
+        "oil": {"dog": 100.0, "bee": 5.0},  # the domain has no images of the other classes
+    }
+    scores = {f"held_out/{domain}": {"class_accuracy": accuracies} for domain, accuracies in by_domain.items()}
+    row = {"held_out/ink": 45.0, "held_out/oil": 60.0, "held_out": 52.5}
+    record = make_record(accuracy={"last round (3)": row}, metrics={"last round": scores})
+    assert runs_frame([record])["head_accuracy"].isna().all()
+    record = replace(record, data={**record.data, "training_images": images})
+    frame = runs_frame([record]).set_index("domain")[["head_accuracy", "medium_accuracy", "tail_accuracy"]]
+    assert frame.loc["ink"].tolist() == [60.0, 30.0, 30.0]  # dog, cat; asp, bee; owl, fox, eel
+    assert frame.loc["oil"].fillna(-1.0).tolist() == [100.0, 5.0, -1.0]
+    assert frame.loc[""].tolist() == [80.0, 17.5, 30.0]
 
 
 def test_rows_describe_their_run():

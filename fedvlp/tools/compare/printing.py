@@ -12,7 +12,7 @@ import pandas as pd
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
 from fedvlp.core.predictions import LABEL_COLUMNS, LABEL_SCORES_LEGEND, TWO_CLASSES, TWO_CLASSES_LEGEND
 from fedvlp.core.roles import SELECTION_METRICS
-from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
+from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, TAIL, TAIL_LEGEND, Record
 from fedvlp.tools.compare.grouping import config_name, config_rounds
 from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Table, costs, row_title
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
@@ -130,7 +130,7 @@ def table_text(table: Table) -> TextTable:
     """Format a table of runs in percent, with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
     shown = table.cells.index.get_level_values("column")
-    by_class = [title for title in (*COLUMNS, *TWO_CLASSES, *LABEL_COLUMNS) if title in shown]
+    by_class = [title for title in (*COLUMNS, *TAIL, *TWO_CLASSES, *LABEL_COLUMNS) if title in shown]
     columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
     # The title of the average states the number of domains.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
@@ -145,6 +145,8 @@ def table_text(table: Table) -> TextTable:
     legends = [LEGEND.format(selection=" or ".join(metrics))]
     if "balanced" in by_class:
         legends.append(BALANCE_LEGEND)
+    if "head" in by_class:
+        legends.append(TAIL_LEGEND)
     if "AUROC" in by_class:
         measured = [scores for run in table.records for row in run.metrics.values() for scores in row.values()]
         positive = {repr(scores["positive_class"]) for scores in measured if "positive_class" in scores}

@@ -12,7 +12,16 @@ import pandas as pd
 from fedvlp.core.balance import COLUMNS, is_imbalanced
 from fedvlp.core.predictions import LABEL_COLUMNS, TWO_CLASSES, Predictions, Samples, interval, resample, stack
 from fedvlp.core.roles import BASELINES, Protocol
-from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
+from fedvlp.results.record import (
+    BEST_ROW,
+    CLASS_MEANS_ROW,
+    COSTS,
+    LAST_ROW,
+    TAIL,
+    ZERO_SHOT_ROW,
+    Record,
+    runs_frame,
+)
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.tools.compare.grouping import describe_records, find_protocol, group_records, row_labels
 
@@ -59,8 +68,8 @@ class Table:
         columns: All evaluated domains, or the protocol's own columns.
         num_columns: Number of columns of a complete evaluation; 0 if the runs do not record it.
         cells: The fields of a ``Cell`` for each ``method``, ``round`` and ``column``. In addition to ``columns`` there
-            are ``AVERAGE``, which ranks rows, ``COLUMNS`` for imbalanced classes, ``TWO_CLASSES`` or
-            ``LABEL_COLUMNS``, ``SPREAD`` over domains, and the oracle's ``GAP``.
+            are ``AVERAGE``, which ranks rows, ``COLUMNS`` for imbalanced classes, ``TAIL``,
+            ``TWO_CLASSES`` or ``LABEL_COLUMNS``, ``SPREAD`` over domains, and the oracle's ``GAP``.
         runs: The runs of each method.
     """
 
@@ -142,7 +151,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     role = protocol.scored_role
     is_shown = any(is_imbalanced(each[role]) for run in records for each in run.balance.values() if role in each)
     titles = {metric: [title] for title, metric in protocol.columns.items()}
-    shown = COLUMNS if is_shown else {}
+    shown = (COLUMNS if is_shown else {}) | (TAIL if scores["head_accuracy"].notna().any() else {})
     if scores["class_auroc"].notna().any():
         shown = LABEL_COLUMNS if records[0].has_several_labels else shown | TWO_CLASSES
     for title, score in shown.items():
@@ -157,7 +166,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     # Domains can be missing, because each needs its own run; a protocol's own columns are always complete.
     data = records[0].data
     expected = () if protocol.columns else data.get("targets", data.get("domains", ()))
-    in_order = [*columns, AVERAGE, *COLUMNS, *TWO_CLASSES, *LABEL_COLUMNS, SPREAD, GAP]
+    in_order = [*columns, AVERAGE, *COLUMNS, *TAIL, *TWO_CLASSES, *LABEL_COLUMNS, SPREAD, GAP]
     order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": in_order}
     return Table(records, protocol, tuple(columns), len(expected), _average_seeds(by_seed, order), runs)
 

@@ -289,6 +289,16 @@ def test_balanced_accuracy_is_shown_for_imbalanced_classes():
     assert "balanced" not in table_text(even).frame
 
 
+def test_accuracies_of_head_and_tail_are_shown_for_a_long_tail():
+    images = {"dog": 30, "horse": 10, "house": 3}
+    scores = {"held_out/sketch": {"class_accuracy": {"dog": 80.0, "horse": 55.0, "house": 35.0}}}
+    run = make_run_at_rate(0.1, 60.0, data={"training_images": images}, metrics={"last round": scores})
+    text = table_text(tables([run], [LAST])[0])
+    assert list(text.frame)[3:7] == ["average of 1 of 4", "head", "medium", "tail"]
+    assert text.frame.iloc[-1, 4:7].tolist() == ["80.0", "55.0", "35.0"]
+    assert any(line.startswith("head, medium, tail: ") for line in text.lines)
+
+
 def test_a_table_warns_of_results_no_better_than_chance():
     assert warnings(make_imbalanced_run(90.0, 80.0, 75.0)) == []
     chance = (
