@@ -92,6 +92,7 @@ from .methods.fed_pgp import FedPGP as FedPGP
 from .methods.fed_pha import FedPHA as FedPHA
 from .methods.fed_pr import FedPR as FedPR
 from .methods.fed_prompt_src import FedPromptSRC as FedPromptSRC
+from .methods.fed_purel import FedPuReL as FedPuReL
 from .methods.fed_sr import FedSR as FedSR
 from .methods.fed_tpg import FedTPG as FedTPG
 from .methods.fine_tuning import FineTuning as FineTuning
@@ -99,6 +100,7 @@ from .methods.hcvp import HCVP as HCVP
 from .methods.ivlp import IVLP as IVLP
 from .methods.kgcoop import KgCoOp as KgCoOp
 from .methods.linear_probe import LinearProbe as LinearProbe
+from .methods.locoop import LoCoOp as LoCoOp
 from .methods.pfed_mma import PFedMMA as PFedMMA
 from .methods.pfed_moap import PFedMoAP as PFedMoAP
 from .methods.pfed_pg import PFedPG as PFedPG

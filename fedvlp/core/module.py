@@ -52,6 +52,8 @@ class FederatedModule(L.LightningModule):
         strategy: How the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: Names or prefixes of constants that the server sends once, before the first round.
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
+        region_logits: Computes the logits of an image's regions [B, M, C] for GL-MCM, a score of images out of
+            distribution; None if the method reads no regions.
         needs_images: Whether batches hold images because training changes the image tower. Otherwise they hold the
             joint image features of the frozen CLIP, which are computed once.
         supports_several_labels: Whether it can train on images with several labels, with the loss of :meth:`loss`.
@@ -73,6 +75,7 @@ class FederatedModule(L.LightningModule):
     strategy: Strategy = FedAvg()
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
+    region_logits: Callable[[Inputs], Tensor] | None = None
     needs_images: bool = False
     supports_several_labels: bool = False
     supports_one_label: bool = True

@@ -82,7 +82,7 @@ class DualCoOp(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute each label's positive minus its negative logit, and 0 for the negative class."""
-        regions = patch_features(self.clip, self.precomputed(inputs)["images"])  # [B, M, d]
+        _, regions = patch_features(self.clip, self.precomputed(inputs)["images"])  # [B, M, d]
         texts = self._texts("", self.text, self.prompts)  # [2, labels, d]
         with torch.autocast(regions.device.type, enabled=False):
             positive, negative = torch.einsum("bmd,pld->pblm", regions, F.normalize(texts.float(), dim=-1))

@@ -161,7 +161,7 @@ class BatchNorm(nn.BatchNorm1d):
         return F.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
-def entropies(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B"]:
+def entropies(logits: Float[Tensor, "*batch C"]) -> Float[Tensor, "*batch"]:
     """Compute the entropy of each image's probabilities, in nats."""
     return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 

@@ -62,7 +62,7 @@ class FedOTP(PersonalPromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant."""
-        patches = patch_features(self.clip, self.precomputed(inputs)["images"])
+        _, patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         # A held-out domain has no local prompt.
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]
         texts = torch.stack([self.text(prompt) for prompt in prompts])  # [N, C, d]

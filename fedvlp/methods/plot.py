@@ -68,7 +68,7 @@ class PLOT(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant."""
-        patches = patch_features(self.clip, self.precomputed(inputs)["images"])
+        _, patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         texts = self._texts("", self.text, self.prompts)  # [N, C, d]
         # With mass=None, patches give their whole mass.
         return transport_logits(

@@ -15,10 +15,10 @@ from fedvlp.clip import CLIP
 
 
 @torch.no_grad()
-def patch_features(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B M d"]:
-    """Compute G, the unit joint features of all patches, without class token and registers."""
-    tokens = clip.encode_image_tokens(images)[1]
-    return F.normalize(clip.image.project(tokens[:, clip.image.num_prefix :]).float(), dim=-1)
+def patch_features(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B M d"]]:
+    """Compute f(x), and G, the unit joint features of all patches, without class token and registers."""
+    features, tokens = clip.encode_image_tokens(images)
+    return features, F.normalize(clip.image.project(tokens[:, clip.image.num_prefix :]).float(), dim=-1)
 
 
 def transport_logits(
