@@ -18,6 +18,9 @@ Balance = Mapping[str, Mapping[str, Any]]
 
 COLUMNS = {"balanced": "balanced_accuracy", "largest class": "largest_class"}
 """Titles of additional columns in tables of imbalanced classes, and their scores."""
+TAIL = {name: f"{name}_accuracy" for name in ("head", "medium", "tail")}
+"""Titles of columns in tables of long-tailed classes, and their scores."""
+TAIL_LEGEND = "head, medium, tail: mean accuracies of the classes with most, medium and fewest training images, thirds"
 UNAVAILABLE = "balanced accuracy is not available, since a site's policy does not allow counts by class"
 IMBALANCE = 5.0
 """Classes are imbalanced if the largest class is at least so many percentage points above chance."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import (
     binary_auroc,
-    binary_calibration_error,
     binary_roc,
     multiclass_f1_score,
     multiclass_recall,
@@ -19,6 +18,7 @@ from fedvlp.core.predictions import (
     TWO_CLASSES,
     Predictions,
     Samples,
+    calibration_errors,
     interval,
     resample,
     several_label_scores,
@@ -30,8 +30,6 @@ Scores = dict[str, Any]
 # Predictions by split, ``<role>/<domain>``.
 BySplit = Mapping[str, Predictions]
 
-# Confidences are rounded to multiples of 1 / GRID, float32's step below 1, so that their sums are exact.
-GRID = 2**24
 # Scores that a role averages over its domains, if all of them have the score.
 AVERAGED = (
     "accuracy",
@@ -72,44 +70,38 @@ def class_scores(predictions: Predictions, num_classes: int) -> Scores:
     }
 
 
-def calibration_error(predictions: Predictions, bins: int = 15) -> float:
-    """Compute the expected calibration error (Guo et al., ICML 2017, Eq. 3), in points, averaged over states.
-
-    Images are put into bins of equal width by their confidence. The error is the mean over images of the difference
-    between mean confidence and accuracy of their bin. A bin includes its lower bound; the last one also includes 1.
-    """
-    is_right = torch.from_numpy(predictions.predicted == predictions.labels)
-    # Sums of multiples of a power of two are exact, so they do not depend on the order of images.
-    confidence = torch.from_numpy(predictions.confidence).double().mul(GRID).round().div(GRID)
-    below_one = confidence.clamp(max=1 - torch.finfo(torch.float64).eps)  # torchmetrics would put 1 into an extra bin
-    errors: list[float] = []
-    for state_confidence, right in zip(below_one, is_right, strict=True):
-        errors.append(float(binary_calibration_error(state_confidence, right.int(), bins, "l1", validate_args=False)))
-    return 100 * statistics.fmean(errors)
-
-
 def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
-    """Measure how well the confidence separates images of the classes from other images (Hendrycks & Gimpel).
+    """Measure how well the confidence and other scores separate images of the classes from other images.
 
-    The confidence is the maximum softmax probability. The scores are averaged over the states of ``inside``. Each state
-    is compared with the same client's predictions of ``outside``, or with the first state's if there are none.
+    The confidence is the maximum softmax probability (Hendrycks & Gimpel). The results are averaged over the states of
+    ``inside``. Each state is compared with the same client's predictions of ``outside``, or with the first state's if
+    there are none.
 
     Returns:
         ``auroc``, the area under the receiver operating characteristic with images of the classes as positives.
         ``fpr_at_95``, the share of other images above the highest threshold that keeps 95 % of the classes' images.
-        Both are in percent.
+        Both are in percent. Results of other scores have the score's name in front, such as ``mcm_auroc``.
     """
-    aurocs: list[float] = []
-    false_positive_rates: list[float] = []
-    for row, inside_confidence in enumerate(inside.confidence):
-        has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
-        outside_confidence = outside.confidence[outside.state_index(inside.clients[row]) if has_own else 0]
-        confidence = torch.from_numpy(np.concatenate([inside_confidence, outside_confidence]))
-        is_inside = (torch.arange(len(confidence)) < len(inside_confidence)).int()
-        false_positives, true_positives, _ = binary_roc(confidence, is_inside, validate_args=False)
-        aurocs.append(float(binary_auroc(confidence, is_inside, validate_args=False)))
-        false_positive_rates.append(float(false_positives[true_positives >= 0.95].min()))
-    return {"auroc": 100 * statistics.fmean(aurocs), "fpr_at_95": 100 * statistics.fmean(false_positive_rates)}
+    pairs = {"": (inside.confidence, outside.confidence)}
+    for name in inside.scores.keys() & outside.scores.keys():
+        pairs[f"{name}_"] = inside.scores[name], outside.scores[name]
+    results: Scores = {}
+    for name, (inside_scores, outside_scores) in sorted(pairs.items()):
+        aurocs: list[float] = []
+        false_positive_rates: list[float] = []
+        for row, values in enumerate(inside_scores):
+            has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
+            others = outside_scores[outside.state_index(inside.clients[row]) if has_own else 0]
+            # Ranks, because torchmetrics would take the sigmoid of scores above 1.
+            ranks = torch.from_numpy(np.unique(np.concatenate([values, others]), return_inverse=True)[1])
+            is_inside = (torch.arange(len(ranks)) < len(values)).int()
+            share = ranks / len(ranks)
+            false_positives, true_positives, _ = binary_roc(share, is_inside, validate_args=False)
+            aurocs.append(float(binary_auroc(share, is_inside, validate_args=False)))
+            false_positive_rates.append(float(false_positives[true_positives >= 0.95].min()))
+        results[f"{name}auroc"] = 100 * statistics.fmean(aurocs)
+        results[f"{name}fpr_at_95"] = 100 * statistics.fmean(false_positive_rates)
+    return results
 
 
 def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Scores]:
@@ -143,8 +135,10 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
                 }
                 continue
             two_classes, drawn = two_class_scores(split, name, names)
-            samples[name] = resample(split, len(names), name) | drawn
-            split_scores[name] = _split_scores(split, samples[name], outside, names) | two_classes
+            error, *errors = calibration_errors(split, name)
+            samples[name] = resample(split, len(names), name) | {"calibration_error": np.asarray(errors)} | drawn
+            measured = {"calibration_error": float(error), **two_classes}
+            split_scores[name] = _split_scores(split, samples[name], outside, names) | measured
         # A role's intervals are intervals of its mean, from the joint resamples of all its domains.
         by_split = {name: split_scores[name] for name in splits}
         role_scores[role] = _role_scores(by_split, splits, list(samples.values()))
@@ -165,7 +159,6 @@ def _split_scores(
         **_counts(predictions),
         "accuracy": predictions.accuracy,
         **by_class,
-        "calibration_error": calibration_error(predictions),
         "intervals": {name: interval(values) for name, values in samples.items()},
         **({OUT_OF_DISTRIBUTION: detected} if detected else {}),
         "class_accuracy": {class_names[label]: accuracy for label, accuracy in by_label.items()},

@@ -3,8 +3,8 @@
 import itertools
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,8 @@ class Predictions:
         positive: Label of the positive class, if there are two classes.
         threshold: Probability from which an image counts as positive.
         thresholds: The same for each of several labels; empty for 50 %.
+        scores: Other scores than ``confidence`` by which images of the classes may be higher than images out of
+            distribution, by name (see ``predict_split``), float32; empty without images out of distribution.
         groups: Number of each image's group, such as its patient, int32; an image without one has its own number. None
             if no image has a group.
     """
@@ -84,6 +86,7 @@ class Predictions:
     threshold: float = 0.5
     thresholds: tuple[float, ...] = ()
     groups: Int[np.ndarray, "N"] | None = None
+    scores: Mapping[str, Float[np.ndarray, "K N"]] = field(default_factory=dict)
 
     @property
     def has_several_labels(self) -> bool:
@@ -121,8 +124,9 @@ def stack(by_state: Sequence[Predictions], clients: Sequence[str], class_names: 
     """Combine the predictions of at least one state for the same images."""
     predicted = np.concatenate([predictions.predicted for predictions in by_state])
     confidence = np.concatenate([predictions.confidence for predictions in by_state])
+    scores = {name: np.concatenate([each.scores[name] for each in by_state]) for name in by_state[0].scores}
     names = tuple(clients), tuple(class_names)
-    return Predictions(by_state[0].labels, predicted, confidence, *names, groups=by_state[0].groups)
+    return Predictions(by_state[0].labels, predicted, confidence, *names, groups=by_state[0].groups, scores=scores)
 
 
 def count_confusions(predictions: Predictions) -> Confusion:
@@ -216,6 +220,34 @@ def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples)
         "balanced_accuracy": 100 * recall.sum(1) / has_images.sum(1),
         "macro_f1": 100 * f1.sum(1) / is_used.sum(1),
     }
+
+
+def calibration_errors(
+    predictions: Predictions, name: str = "", bins: int = 15, resamples: int = RESAMPLES
+) -> Float[np.ndarray, "R"]:
+    """Compute the expected calibration error in points (Guo et al., ICML 2017, Eq. 3), and its bootstrap resamples.
+
+    Images are put into bins of equal width by their confidence; a bin includes its lower bound, and the last one 1. The
+    error is the mean over images of the difference between mean confidence and accuracy of their bin, averaged over
+    states. Images or their groups are drawn with replacement, each with the predictions of all states. The draws depend
+    on ``name``, but not on the order of images. Drawing images twice raises the error, so resamples are shifted until
+    their mean is the error, or to 0.
+    """
+    # Sums of multiples of float32's step below 1 are exact, so they do not depend on the order of images.
+    confidence = np.round(predictions.confidence.astype(np.float64) * 2**24) / 2**24
+    states = np.arange(len(confidence))[:, None]
+    columns = (np.minimum(confidence * bins // 1, bins - 1) + bins * states).astype(np.int32)  # [K, N]
+    images = np.concatenate([columns, (predictions.predicted == predictions.labels) - confidence])
+    generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))
+    order, draws = _draw_images(images, predictions.groups, generator)
+    gaps = _matrix(columns[:, order], images[len(states) :, order], bins * len(states))
+    parts = []
+    for counts in itertools.chain([np.ones((1, len(order)))], itertools.islice(draws, resamples // AT_ONCE)):
+        parts.append(100 * np.abs(counts @ gaps).sum(1) / counts.sum(1) / len(states))
+    errors = np.concatenate(parts)
+    if resamples:
+        errors[1:] = np.maximum(errors[1:] + errors[0] - errors[1:].mean(), 0)
+    return errors
 
 
 def youden_threshold(validation: Sequence[Predictions]) -> float:

@@ -35,6 +35,9 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
                 names["two_classes"] = [values.positive, values.threshold]
             if values.thresholds:
                 names["thresholds"] = list(values.thresholds)
+            for name, scores in values.scores.items():
+                tensors[f"{row}/{split}/scores/{name}"] = torch.from_numpy(scores)
+                names.setdefault("scores", []).append(name)
             if values.groups is not None:
                 tensors[f"{row}/{split}/groups"] = torch.from_numpy(values.groups)
             splits.setdefault(row, {})[split] = names
@@ -57,7 +60,8 @@ def read_predictions(run: Path) -> PredictionsByRow:
             lists = tuple(names["clients"]), tuple(names["class_names"])
             thresholds = tuple(names.get("thresholds", ()))
             groups = tensors.get(f"{row}/{split}/groups")
-            values = Predictions(labels, predicted, confidence, *lists, positive, threshold, thresholds, groups)
+            scores = {name: tensors[f"{row}/{split}/scores/{name}"] for name in names.get("scores", ())}
+            values = Predictions(labels, predicted, confidence, *lists, positive, threshold, thresholds, groups, scores)
             predictions.setdefault(row, {})[split] = values
     return predictions
 

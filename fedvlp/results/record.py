@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from fedvlp.core.balance import Balance
+from fedvlp.core.balance import TAIL, Balance
 from fedvlp.core.predictions import TWO_CLASSES, name_accuracy
 from fedvlp.core.roles import BASELINES, CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import PredictionsByRow, read_predictions
@@ -38,15 +38,15 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 """Options of a method that are derived from data, CLIP and trainer."""
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
-TAIL = {name: f"{name}_accuracy" for name in ("head", "medium", "tail")}
-"""Titles of columns in tables of long-tailed classes, and their scores."""
-TAIL_LEGEND = "head, medium, tail: mean accuracies of the classes with most, medium and fewest training images, thirds"
 SCORES = (
     *("balanced_accuracy", "largest_class", "macro_f1", "micro_f1", "calibration_error"),
     *(*TAIL.values(), *TWO_CLASSES.values()),
 )
 WORST = ("worst_domain", "worst_client")
-DETECTION = ("auroc", "fpr_at_95")
+DETECTION = {"auroc": "AUROC", "fpr_at_95": "FPR at 95 %"}
+"""Titles of the detection of out-of-distribution images, by the maximum probability and then by other scores."""
+for _score in ("energy", "mcm", "gl_mcm"):
+    DETECTION |= {f"{_score}_auroc": f"AUROC by {_score}", f"{_score}_fpr_at_95": f"FPR at 95 % by {_score}"}
 ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
 MEASURED = ("row", "role", "domain", "accuracy", *SCORES, *WORST, *DETECTION)
 COLUMNS = (*ABOUT, "seed", "rounds", *MEASURED, *COSTS, "bytes", "seconds")
@@ -331,7 +331,8 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         head_accuracy, medium_accuracy, tail_accuracy: Mean accuracy in percent of the classes with most, medium and
             fewest training images, each a third of the classes; NaN unless the partition is a LongTail.
         worst_domain, worst_client: Lowest accuracy in percent, for means over domains.
-        auroc, fpr_at_95: Detection of out-of-distribution images in percent; NaN without such images.
+        auroc, fpr_at_95: Detection of out-of-distribution images by the maximum probability, in percent; NaN without
+            such images. Names with ``energy``, ``mcm`` and ``gl_mcm`` are by other scores.
         upload_parameters, download_parameters, upload_bytes, download_bytes: Per client and round.
         bytes, seconds: Bytes up and down per client and round; duration of all rounds.
 
@@ -418,5 +419,5 @@ def _other_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
     measured |= {name: scores[name]["accuracy"] for name in WORST if name in scores}
     # The key is the name of the folder of out-of-distribution images; a run has at most one.
     for detected in scores.get(OUT_OF_DISTRIBUTION, {}).values():
-        measured |= {name: detected[name] for name in DETECTION}
+        measured |= {name: detected[name] for name in DETECTION if name in detected}
     return measured

@@ -13,9 +13,9 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fedvlp.commands.trained_config import command_config, trained_file
-from fedvlp.core.metrics import calibration_error, single_state
+from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.predictions import Predictions, calibration_errors, interval
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.results.figures import Picture, add_legend, new_axes, series_style, write_explanations
 from fedvlp.runs.descriptions import check_predicts
@@ -48,8 +48,11 @@ def run_calibrate(arguments: Sequence[str]) -> int:
     header["model"]["calibration_temperature"] = temperature
     write_tensors(file, tensors, header)
     compared = {split: (predict(*pair, 1.0), predict(*pair, temperature)) for split, pair in measured.items()}
-    rows = [["calibration error in points", "before", "after"]]
-    rows += [[split, *(f"{calibration_error(each):.2f}" for each in pair)] for split, pair in compared.items()]
+    rows = [["calibration error in points [95 % over images]", "before", "after"]]
+    for split, pair in compared.items():
+        errors = [calibration_errors(each, split) for each in pair]
+        cells = ["{:.2f} [{:.2f}, {:.2f}]".format(each[0], *interval(each[1:])) for each in errors]
+        rows.append([split, *cells])
     picture = reliability_picture(compared)
     (figure,) = write_explanations(file.parent / "explanations", {"reliability": {"reliability.png": picture}})
     sys.stdout.write(f"{text_table(rows)}\n\ntemperature {temperature:g} -> {file}\n{figure}\n")

@@ -1,6 +1,7 @@
 """Accuracy of a state on every evaluation split, and the summaries that protocols report."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -61,8 +62,10 @@ def evaluate(
     """
     module.eval()
     splits = [split for split in data.evaluation_splits() if not (split.class_names and module.has_fixed_classes)]
+    outside: Sequence[EvaluationSplit] = ()
     if predictions is not None and isinstance(data, HasOutOfDistribution):
-        splits += data.out_of_distribution_splits()
+        outside = data.out_of_distribution_splits()
+        splits += outside
     # Without shared tensors there is no trained global model.
     if module.personal and not module.shared_state():
         splits = [split for split in splits if split.role != "global"]
@@ -70,7 +73,7 @@ def evaluate(
     for split in splits:
         owners = split.clients or data.clients
         personal_states = (personal.get(client.id, initial_personal or {}) for client in owners)
-        by_state = _predict_states(module, fabric, split, deployed, personal_states)
+        by_state = _predict_states(module, fabric, split, deployed, personal_states, bool(outside))
         # Rows of predictions belong to clients if each client's state was evaluated separately.
         is_by_client = bool(split.clients) or (bool(module.personal) and module.held_out_evaluation == "each")
         names = [client.name for client in owners] if is_by_client else []
@@ -86,18 +89,23 @@ def evaluate(
 
 
 def _predict_states(
-    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
+    module: FederatedModule,
+    fabric: Fabric,
+    split: EvaluationSplit,
+    deployed: State,
+    personal: Iterable[State],
+    with_scores: bool,
 ) -> list[Predictions]:
     class_names = split.class_names
     classifier = module.for_classes(class_names) if class_names else module
     is_held_out = not split.clients
     if not module.personal or split.role == "global" or (is_held_out and module.held_out_evaluation == "shared"):
-        return [predict_shared(classifier, fabric, split, deployed)]
+        return [predict_shared(classifier, fabric, split, deployed, with_scores)]
     # A generator, because the states of all clients may not fit into memory together.
     states = (deployed | client_state for client_state in personal)
     if is_held_out and module.held_out_evaluation == "mean":
         return [_mean_predictions(classifier, fabric, split, states)]
-    return [predict_split(classifier, fabric, split, state) for state in states]
+    return [predict_split(classifier, fabric, split, state, with_scores) for state in states]
 
 
 def add_means(accuracy: Mapping[str, float]) -> dict[str, float]:
@@ -137,20 +145,30 @@ def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str,
     return chosen
 
 
-def predict_shared(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
-    """Predict a split with the shared tensors only."""
+def predict_shared(
+    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State, with_scores: bool = False
+) -> Predictions:
+    """Predict a split with the shared tensors only; see :func:`predict_split`."""
     with module.shared_part_only():
-        return predict_split(module, fabric, split, state)
+        return predict_split(module, fabric, split, state, with_scores)
 
 
 @torch.no_grad()
-def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
-    """Predict a split with a state. The module must be in evaluation mode."""
+def predict_split(
+    module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State, with_scores: bool = False
+) -> Predictions:
+    """Predict a split with a state. The module must be in evaluation mode.
+
+    ``with_scores`` adds scores that should be lower for images of no class: ``energy`` (Liu et al., NeurIPS 2020),
+    ``mcm`` (Ming et al., NeurIPS 2022) and, with ``region_logits``, ``gl_mcm`` (Miyai et al., IJCV 2025).
+    """
     module.load_state(state)
+    scale = getattr(module.clip, "logit_scale", 1.0) if with_scores else 1.0
     # Collected on the device, because copying each batch would wait for its computation.
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     labels: list[Tensor] = []
+    scores: dict[str, list[Tensor]] = defaultdict(list)
     for logits, batch_labels in batch_logits(module, fabric, split.loader):
         if batch_labels.ndim == 2:
             confidence.append((label_logits(logits) / module.calibration_temperature).sigmoid())
@@ -158,8 +176,16 @@ def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSpli
         else:
             predicted.append(logits.argmax(-1))
             confidence.append((logits / module.calibration_temperature).softmax(-1).amax(-1))
+            if with_scores:
+                scores["energy"].append(logits.logsumexp(-1))
+                scores["mcm"].append((logits / scale).softmax(-1).amax(-1))
         labels.append(batch_labels)
-    return single_state(torch.cat(labels), torch.cat(predicted), torch.cat(confidence))
+    if with_scores and module.region_logits is not None:
+        batches = batch_logits(module.region_logits, fabric, split.loader)
+        for mcm, (regions, _) in zip(scores["mcm"], batches, strict=True):
+            scores["gl_mcm"].append(mcm + (regions / scale).softmax(-1).amax((-2, -1)))
+    one_state = single_state(torch.cat(labels), torch.cat(predicted), torch.cat(confidence))
+    return replace(one_state, scores={name: torch.cat(values).cpu().numpy()[None] for name, values in scores.items()})
 
 
 def _mean_predictions(

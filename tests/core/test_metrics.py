@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedvlp.core.metrics import all_scores, calibration_error, class_scores, detection
-from fedvlp.core.predictions import RESAMPLES, Predictions, interval, resample
+from fedvlp.core.metrics import all_scores, class_scores, detection
+from fedvlp.core.predictions import RESAMPLES, Predictions, calibration_errors, interval, resample
 from tests.helpers.predictions import draw, select_images
 
 
@@ -62,7 +62,7 @@ def slow_calibration(predictions, bins):
 def test_the_calibration_error_matches_a_loop_over_images(images, states, bins):
     predictions = draw(images, states)
     predictions.confidence[0, 0] = 1.0
-    assert calibration_error(predictions, bins) == pytest.approx(slow_calibration(predictions, bins), abs=1e-4)
+    assert calibration_errors(predictions, bins=bins)[0] == pytest.approx(slow_calibration(predictions, bins), abs=1e-4)
 
 
 def slow_detection(inside, outside):
@@ -101,6 +101,40 @@ def test_each_clients_state_is_compared_only_with_itself():
     assert detection(only_b, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
     shared = replace(outside, predicted=predicted[:1], confidence=np.float32([[0.5, 0.5]]), clients=())
     assert detection(inside, shared) == {"auroc": 50.0, "fpr_at_95": 50.0}
+
+
+def test_other_scores_are_compared_by_rank():
+    """Energies far above 1 must neither saturate nor lose their order."""
+    inside, outside = draw(40, 2), draw(25, 1, seed=7)
+    scores = np.random.default_rng(0).normal(40, 3, (2, 40)), np.random.default_rng(1).normal(38, 3, (1, 25))
+    scores[0][:, ::5] = scores[1][0, 0]
+    inside = replace(inside, scores={"energy": scores[0], "mcm": inside.confidence, "gl_mcm": scores[0]})
+    outside = replace(outside, scores={"energy": scores[1], "mcm": outside.confidence})
+    found = detection(inside, outside)
+    assert set(found) == {f"{score}{name}" for score in ("", "energy_", "mcm_") for name in ("auroc", "fpr_at_95")}
+    expected = [slow_detection(row, scores[1][0].tolist()) for row in scores[0].tolist()]
+    for name in ("auroc", "fpr_at_95"):
+        assert found[f"mcm_{name}"] == found[name]
+        assert found[f"energy_{name}"] == pytest.approx((expected[0][name] + expected[1][name]) / 2, abs=1e-4)
+
+
+@pytest.mark.parametrize(("images", "states"), [(60, 1), (40, 2)])
+def test_resampled_calibration_errors_match_bootstrapping_images_one_by_one(images, states):
+    predictions = draw(images, states)
+    error, *errors = calibration_errors(predictions, "held_out/ink")
+    assert [error] == calibration_errors(predictions, resamples=0).tolist()
+    generator = np.random.default_rng(5)
+    slow = []
+    for _ in range(400):
+        slow.append(slow_calibration(select_images(predictions, generator.integers(images, size=images)), 15))
+    assert len(errors) == RESAMPLES
+    assert np.mean(errors) == pytest.approx(error)
+    assert np.std(errors) == pytest.approx(np.std(slow), rel=0.15)
+    shuffled = select_images(predictions, np.random.default_rng(2).permutation(images))
+    assert calibration_errors(shuffled, "held_out/ink").tolist() == [error, *errors]
+    assert calibration_errors(predictions, "held_out/oil").tolist() != [error, *errors]
+    low, high = all_scores({"held_out/ink": predictions}, NAMES)["held_out"]["intervals"]["calibration_error"]
+    assert (low, high) == tuple(interval(np.asarray(errors)))
 
 
 SCORES = ("accuracy", "balanced_accuracy", "macro_f1")

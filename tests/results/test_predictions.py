@@ -8,9 +8,13 @@ from fedvlp.results.predictions import confusions, read_predictions, write_predi
 from tests.helpers.predictions import draw
 
 OTHERS = replace(draw(3, seed=2, classes=2), class_names=("new", "neu"), groups=np.int32([0, 4, 0]))
+SCORES = {"energy": np.float32([[30.5, 2.0, 7.25]]), "mcm": np.float32([[0.25, 0.5, 0.125]])}
 WRITTEN = {
     "zero-shot CLIP": {"held_out/oil paint": draw(7)},
-    "last round": {"held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1), "test/猫": OTHERS},
+    "last round": {
+        "held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1),
+        "test/猫": replace(OTHERS, scores=SCORES),
+    },
 }
 
 
@@ -26,6 +30,8 @@ def test_predictions_are_restored(tmp_path):
                 assert np.array_equal(getattr(again, name), getattr(expected, name))
             assert (again.groups is None) == (expected.groups is None)
     assert found["last round"]["test/猫"].groups.tolist() == [0, 4, 0]
+    restored = {name: values.tolist() for name, values in found["last round"]["test/猫"].scores.items()}
+    assert restored == {name: values.tolist() for name, values in SCORES.items()}
     assert read_predictions(tmp_path / "nowhere") == {}
 
 

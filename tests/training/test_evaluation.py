@@ -1,5 +1,6 @@
 """Accuracies and predictions of splits with different classes and sizes, compared with counts in plain Python."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -171,6 +172,30 @@ def test_images_of_no_class_have_predictions_but_no_accuracy(tmp_path):
     assert noise.predicted.tolist() == [[2, 0]]
     assert noise.confidence[0].tolist() == pytest.approx([torch.e / (torch.e + 2), 1 / 3])
     assert noise.clients == ()
+
+
+class Regions(Linear):
+    """Two regions per image: the image, and its first feature moved to the second class."""
+
+    def region_logits(self, inputs):
+        logits = self(inputs)
+        return torch.stack([logits, logits.roll(1, -1)], dim=1) + torch.tensor([0.0, 2.0, 0.0])
+
+
+def test_images_have_scores_only_next_to_images_of_no_class(tmp_path):
+    """The toy backbone has no temperature, so MCM is the maximum probability."""
+    assert not any(each.scores for each in evaluate_splits(tmp_path, Regions(), {}, Points())[1].values())
+    for module in (Linear(), Regions()):
+        _, predictions = evaluate_splits(tmp_path, module, {}, WithOthers())
+        scores = predictions["out_of_distribution/noise"].scores
+        assert all(each.scores.keys() == scores.keys() for each in predictions.values())
+        e = torch.e  # the logits are 0, 0, 1 and 0, 0, 0
+        assert scores["energy"][0].tolist() == pytest.approx([math.log(2 + e), math.log(3)])
+        assert scores["mcm"][0].tolist() == pytest.approx([e / (2 + e), 1 / 3])
+        assert ("gl_mcm" in scores) == isinstance(module, Regions)
+    # Both regions have the class with the logit 2: next to 0, 1 or 1, 0, and next to 0, 0.
+    local = [e**2 / (e**2 + 1 + e), e**2 / (e**2 + 2)]
+    assert scores["gl_mcm"][0].tolist() == pytest.approx([e / (2 + e) + local[0], 1 / 3 + local[1]])
 
 
 def test_nan_has_confidence_zero():

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
+from fedvlp.core.balance import COLUMNS, TAIL, TAIL_LEGEND, UNAVAILABLE, describe_balance
 from fedvlp.core.predictions import LABEL_COLUMNS, LABEL_SCORES_LEGEND, TWO_CLASSES, TWO_CLASSES_LEGEND
 from fedvlp.core.roles import SELECTION_METRICS
-from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, TAIL, TAIL_LEGEND, Record
+from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, config_rounds
 from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Table, costs, row_title
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text

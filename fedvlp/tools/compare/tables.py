@@ -9,19 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedvlp.core.balance import COLUMNS, is_imbalanced
+from fedvlp.core.balance import COLUMNS, TAIL, is_imbalanced
 from fedvlp.core.predictions import LABEL_COLUMNS, TWO_CLASSES, Predictions, Samples, interval, resample, stack
 from fedvlp.core.roles import BASELINES, Protocol
-from fedvlp.results.record import (
-    BEST_ROW,
-    CLASS_MEANS_ROW,
-    COSTS,
-    LAST_ROW,
-    TAIL,
-    ZERO_SHOT_ROW,
-    Record,
-    runs_frame,
-)
+from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.tools.compare.grouping import describe_records, find_protocol, group_records, row_labels
 

@@ -40,7 +40,7 @@ from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12  # classes shown before the list is unfolded
-TITLES = {"class_auroc": "AUROC", "macro_f1": "macro F1", "auroc": "AUROC", "fpr_at_95": "FPR at 95 %"}
+TITLES = {"class_auroc": "AUROC", "macro_f1": "macro F1", **DETECTION}
 FOLDER = Path(__file__).parent
 
 
