@@ -116,6 +116,7 @@ from .methods.stable_fdg import StableFDG as StableFDG
 from .methods.swad import SWAD as SWAD
 from .methods.trip.trip import TRIP as TRIP
 from .methods.zero_shot import ZeroShotCLIP as ZeroShotCLIP
+from .methods.tip_adapter import TipAdapter as TipAdapter
 from .results import load_runs as load_runs
 from .tools.attacks import BackdoorPatch as BackdoorPatch
 from .tools.attacks import BadPromptFL as BadPromptFL

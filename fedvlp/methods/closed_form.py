@@ -14,6 +14,7 @@ Before the first round, w_c = t_c, which is zero-shot CLIP.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec, zero_shot_text_features
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.core.state import State, detached, select
+from fedvlp.core.state import ClientUpdate, ServerState, State, detached, select, weighted_mean
 from fedvlp.core.strategies import FedAvg, ServerComputed, Strategy
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat
@@ -139,3 +140,42 @@ class ClosedForm(PromptLearner):
         # Means of unit vectors have a norm of at most 1, unless the shares are noisy.
         lengths: Tensor = means.norm(dim=-1, keepdim=True)
         return means / lengths.clamp_min(1)
+
+
+class ClosedFormOfClients(ClosedForm):
+    """Base class of classifiers for which the server needs each client's class sums, not only their sum."""
+
+    def moments_strategy(self) -> Strategy:
+        """Compute the classifier from the separate uploads."""
+        return SeparateMoments(self)
+
+    def classifier(self, moments: State) -> State:
+        """Compute the classifier from the pooled moments, as if one client had all images."""
+        images = 1 / moments["clients"]
+        return self.classifier_from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
+
+    @abstractmethod
+    def classifier_from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
+        """Compute the ``deployed`` tensors from each client's image counts and feature sums per class in float64."""
+
+
+@dataclass(frozen=True)
+class SeparateMoments(Strategy):
+    """Average of the clients' moments, with the classifier computed from the separate class sums.
+
+    Args:
+        method: Module that computes the classifier.
+    """
+
+    method: ClosedFormOfClients
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Compute the classifier from all uploads; without uploads, nothing changes."""
+        if not updates:
+            return server
+        examples = [update.num_examples for update in updates]
+        sizes = torch.tensor(examples, dtype=torch.float64)
+        counts = sizes[:, None] * torch.stack([update.state["moments.shares"].double() for update in updates])
+        sums = sizes[:, None, None] * torch.stack([update.state["moments.class_sums"].double() for update in updates])
+        classifier = {name: value.float() for name, value in self.method.classifier_from_clients(counts, sums).items()}
+        return server.updated(weighted_mean([update.state for update in updates], examples) | classifier)

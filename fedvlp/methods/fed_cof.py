@@ -21,22 +21,18 @@ Deviations:
       because the mixture is better on source validation.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.state import ClientUpdate, ServerState, State, weighted_mean
-from fedvlp.core.strategies import Strategy
-from fedvlp.methods.closed_form import ClosedForm
+from fedvlp.core.state import State
+from fedvlp.methods.closed_form import ClosedFormOfClients
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
 
 
-class FedCOF(ClosedForm):
+class FedCOF(ClosedFormOfClients):
     """Ridge regression on a covariance that the server estimates from the clients' class means.
 
     Args:
@@ -55,15 +51,6 @@ class FedCOF(ClosedForm):
         super().__init__(class_names, clip, text_weight=text_weight)
         self.shrinkage = shrinkage
 
-    def moments_strategy(self) -> Strategy:
-        """Estimate the second moments from the separate uploads."""
-        return ClientMeans(self)
-
-    def classifier(self, moments: State) -> State:
-        """Compute the classifier from the pooled moments, as if one client had all images."""
-        images = 1 / moments["clients"]
-        return self.classifier_from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
-
     def classifier_from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
         """Compute all w_c from each client's image counts and feature sums per class."""
         gram = estimated_gram(counts, sums, self.shrinkage)
@@ -71,28 +58,6 @@ class FedCOF(ClosedForm):
         texts = self.text_features.double().cpu()
         rows = torch.where(counts.sum(0)[:, None] > 0, F.normalize(solution, dim=-1), texts)
         return {"weight": rows + self.text_weight * texts}
-
-
-@dataclass(frozen=True)
-class ClientMeans(Strategy):
-    """Average of the clients' moments, with the classifier computed from the separate class means.
-
-    Args:
-        method: FedCOF module that computes the classifier.
-    """
-
-    method: FedCOF
-
-    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Compute the classifier from all uploads; without uploads, nothing changes."""
-        if not updates:
-            return server
-        examples = [update.num_examples for update in updates]
-        sizes = torch.tensor(examples, dtype=torch.float64)
-        counts = sizes[:, None] * torch.stack([update.state["moments.shares"].double() for update in updates])
-        sums = sizes[:, None, None] * torch.stack([update.state["moments.class_sums"].double() for update in updates])
-        classifier = {name: value.float() for name, value in self.method.classifier_from_clients(counts, sums).items()}
-        return server.updated(weighted_mean([update.state for update in updates], examples) | classifier)
 
 
 def estimated_gram(

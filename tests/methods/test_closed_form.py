@@ -81,8 +81,9 @@ def discriminants(x, y, texts, scale, shrinkage):
 
 
 def make(kind, clip, **options):
-    clients = {"num_clients": 5} if kind in (Fed3R, FedGDA) else {}
-    return kind(NAMES, clip=clip, text_weight=0.7, **clients, **options)
+    clients = {"num_clients": 5} if kind in (Fed3R, FedGDA, TipAdapter) else {}
+    weight = {} if kind is TipAdapter else {"text_weight": 0.7}
+    return kind(NAMES, clip=clip, **weight, **clients, **options)
 
 
 @pytest.mark.parametrize(("kind", "options", "slow"), [(FedNCM, {}, ncm), (Fed3R, {"ridge": 0.3}, ridge)])
@@ -148,7 +149,7 @@ def test_a_class_without_images_keeps_its_text_feature(clip, kind):
     assert not torch.allclose(F.normalize(found["weight"][0], dim=-1), method.text_features[0], atol=0.05)
 
 
-@pytest.mark.parametrize("kind", [FedNCM, Fed3R, FedGDA, FedCOF])
+@pytest.mark.parametrize("kind", [FedNCM, Fed3R, FedGDA, FedCOF, TipAdapter])
 def test_before_the_first_round_it_is_zero_shot_clip(clip, kind):
     features, _ = images(5)
     method = make(kind, clip)

@@ -49,6 +49,7 @@ SECURE_SUM = ["--trainer.server.secure_sum=true"]
 @pytest.mark.parametrize("options", [SECURE_SUM, noise_options(1, "server")], ids=["sum", "noise"])
 def test_fed_cof_rejects_secure_sum_and_noise_in_one_line(image_root, tmp_path, options):
     with pytest.raises(UserError) as refused:
+@pytest.mark.parametrize("method", ["fed_cof", "tip_adapter"])
         train_classifier(image_root, tmp_path, "fed_cof", *options)
     assert "\n" not in str(refused.value)
 
