@@ -67,6 +67,7 @@ from .federation import Federation as Federation
 from .methods.adapt import ADAPT as ADAPT
 from .methods.bpl import BPL as BPL
 from .methods.ccst import CCST as CCST
+from .methods.centred_means import CentredMeans as CentredMeans
 from .methods.cocoop import CoCoOp as CoCoOp
 from .methods.diprompt import DiPrompT as DiPrompT
 from .methods.do_prompt import DoPrompt as DoPrompt
@@ -99,6 +100,7 @@ from .methods.fine_tuning import FineTuning as FineTuning
 from .methods.hcvp import HCVP as HCVP
 from .methods.ivlp import IVLP as IVLP
 from .methods.kgcoop import KgCoOp as KgCoOp
+from .methods.latte import Latte as Latte
 from .methods.linear_probe import LinearProbe as LinearProbe
 from .methods.locoop import LoCoOp as LoCoOp
 from .methods.pfed_mma import PFedMMA as PFedMMA
@@ -114,9 +116,9 @@ from .methods.prompts import PromptLearner as PromptLearner
 from .methods.single_domain import SingleDomain as SingleDomain
 from .methods.stable_fdg import StableFDG as StableFDG
 from .methods.swad import SWAD as SWAD
+from .methods.tip_adapter import TipAdapter as TipAdapter
 from .methods.trip.trip import TRIP as TRIP
 from .methods.zero_shot import ZeroShotCLIP as ZeroShotCLIP
-from .methods.tip_adapter import TipAdapter as TipAdapter
 from .results import load_runs as load_runs
 from .tools.attacks import BackdoorPatch as BackdoorPatch
 from .tools.attacks import BadPromptFL as BadPromptFL

@@ -45,6 +45,7 @@ class Compared:
         more_rates: Rates to try in addition to ``RATES``.
         trains: Whether the method has training.
         centralised: Whether it has the images of all source domains, and takes as many steps as all clients together.
+        test_time: Whether it sees the unlabelled test images, so that its row has a table of its own.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Compared:
     more_rates: tuple[float, ...] = ()
     trains: bool = True
     centralised: bool = False
+    test_time: bool = False
 
     def arguments(self, choice: Choice) -> list[str]:
         """List the arguments of all runs except the rate; they evaluate after half of the rounds and at the end."""
@@ -76,6 +78,9 @@ METHODS = (
     Compared("Fed3R", "fed3r", ("--trainer.rounds=1",), trains=False),
     Compared("FedGDA", "fed_gda", ("--trainer.rounds=1",), trains=False),
     Compared("FedCOF", "fed_cof", ("--trainer.rounds=1",), trains=False),
+    Compared("Tip-Adapter", "tip_adapter", ("--trainer.rounds=1",), trains=False),
+    Compared("CentredMeans", "centred_means", ("--trainer.rounds=1",), trains=False, test_time=True),
+    Compared("Latte", "latte", ("--trainer.rounds=1",), trains=False, test_time=True),
     Compared("linear probe from text", "linear_probe", more_rates=LARGER),
     Compared("linear probe from class means", "linear_probe", ("--model.start=class_means",), more_rates=LARGER),
     Compared("single-domain prompts", "single_domain"),

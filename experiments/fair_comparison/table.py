@@ -85,6 +85,8 @@ def table(choice: Choice) -> str:
     left_out = []
     runs: list[list[Record]] = []
     for method in METHODS:
+        if method.test_time != choice.options.test_time:
+            continue
         choices, of_method = runs_of(method, choice)
         if of_method:
             lines.append(cells(method, choices, of_method))
@@ -110,7 +112,9 @@ def describe(runs: Sequence[Sequence[Record]], choice: Choice) -> str:
 
 def main() -> None:
     """Print the table."""
-    print_table(shared_parser(__doc__, ROUNDS), table, README)
+    parser = shared_parser(__doc__, ROUNDS)
+    parser.add_argument("--test_time", action="store_true", help="show only methods that see unlabelled test images")
+    print_table(parser, table, README)
 
 
 if __name__ == "__main__":

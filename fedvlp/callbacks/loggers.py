@@ -8,6 +8,7 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch import loggers
 
 from fedvlp.callbacks.wandb_results import join_group, run_attributes, save_id, send_results
+from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.errors import UserError
 
@@ -49,7 +50,8 @@ class MetricsLoggers(FederationCallback):
         federation: RunView = trainer
         if not federation.loggers:
             return
-        self.attributes = run_attributes(federation.description, federation.data.describe())
+        described = describe_data(federation.module, federation.data)["data"]
+        self.attributes = run_attributes(federation.description, described)
         folder = Path(federation.log_dir)
         description = {**federation.description, **self.attributes, "run_folder": federation.log_dir}
         for logger in federation.loggers:

@@ -192,7 +192,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
     spent = {name.removeprefix("privacy/"): value for name, value in last.items() if name.startswith("privacy/")}
     return {
         **federation.description,
-        **describe_data(data),
+        **describe_data(federation.module, data),
         "rounds": federation.run_state.server.round,
         "configs": list(federation.configs),
         **({"lost_rounds": lost} if lost else {}),

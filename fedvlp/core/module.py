@@ -62,6 +62,8 @@ class FederatedModule(L.LightningModule):
         precompute_options: Constructor options that ``precompute`` depends on. They are part of the cache's key. None
             for all options. Only methods that override ``precompute`` need it.
         precompute_version: Increase it whenever ``precompute`` changes, so that no outdated cache is read.
+        needs_test_images: Whether evaluation shows it all unlabelled images of a domain before it predicts any, in
+            :meth:`see_test_images`. Results then have a protocol of their own.
         needs_domains: Whether training inputs are a dict with each image's source domain, ``domain`` [B], from 0.
         context: Current round, phase and client; None outside a federation.
     """
@@ -80,6 +82,7 @@ class FederatedModule(L.LightningModule):
     supports_several_labels: bool = False
     supports_one_label: bool = True
     has_fixed_classes: bool = False
+    needs_test_images: bool = False
     needs_domains: bool = False
     precompute_options: tuple[str, ...] | None = None
     precompute_version: int = 1
@@ -324,6 +327,10 @@ class FederatedModule(L.LightningModule):
             self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
         elif self._trainer is not None:
             super().log(name, value, *args, **kwargs)
+
+    def see_test_images(self, batches: Iterable[Inputs]) -> None:
+        """Adapt to a domain's unlabelled images before predicting them, if the method ``needs_test_images``."""
+        raise NotImplementedError(f"{type(self).__name__} must implement see_test_images().")
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits that the current phase's loss uses; by default the output of ``forward``.

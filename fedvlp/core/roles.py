@@ -187,6 +187,9 @@ BASELINES: dict[str, str] = {"zero_shot": "zero-shot CLIP", "class_means": "clas
 SELECTION_METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"}
 """Metrics on source validation that may select a round or a trial: titles by option name."""
 
+TEST_TIME = ", test_time: the method saw the unlabelled test images"
+"""Added to the protocol of methods that adapt to test images, so that their results get tables of their own."""
+
 CENTRALISED = "centralised, not federated"
 """Replaces the description of clients in results of centralised training."""
 

@@ -10,6 +10,7 @@ from torch import nn
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
+from fedvlp.core.roles import TEST_TIME
 from fedvlp.core.state import RunState, State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.client_store import are_at_sites
@@ -70,10 +71,13 @@ def describe_run(
     }
 
 
-def describe_data(data: FederatedData) -> dict[str, Any]:
-    """Describe images and clients for a summary."""
+def describe_data(model: FederatedModule, data: FederatedData) -> dict[str, Any]:
+    """Describe images, protocol and clients for a summary."""
+    described = data.describe()
+    if model.needs_test_images:
+        described["kind"] = f"{described.get('kind', '')}{TEST_TIME}"
     return {
-        "data": data.describe(),
+        "data": described,
         "held_out": data.held_out_domains,
         "clients": {client.name: client.num_examples for client in data.clients},
     }
@@ -152,11 +156,19 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
 
 
 def check_predicts(model: FederatedModule) -> None:
-    """Raise UserError if the method cannot predict without personal tensors."""
+    """Raise UserError if the method cannot predict single images without personal tensors."""
+    check_single_images(model)
     if model.personal and model.held_out_evaluation != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no single model for predictions."
         )
+
+
+def check_single_images(model: FederatedModule) -> None:
+    """Raise UserError if the method predicts only whole sets of images."""
+    if model.needs_test_images:
+        name = type(model).__name__
+        raise UserError(f"{name} adapts to all test images of a domain, so it can't classify single images. Use test.")
 
 
 def remove_clip_source(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.core.module import check_phases
+from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import bind_aggregators, client_noise
 from fedvlp.core.state import detached, num_bytes, select
 from fedvlp.federation import Federation
@@ -63,7 +63,7 @@ def read_app(config: Path) -> FederationCLI:
     if not isinstance(command.datamodule, SitesData):
         name = command.datamodule.name
         raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {name}.")
-    _check_options(cast(Federation, command.trainer))
+    _check_options(cast(Federation, command.trainer), command.model)
     return command
 
 
@@ -96,7 +96,7 @@ def _serve(
         registry.dismiss()
 
 
-def _check_options(federation: Federation) -> None:
+def _check_options(federation: Federation, model: FederatedModule) -> None:
     simulation_options = {
         "clients.attack": federation.options.clients.attack is not None,
         "clients.personal_on_disk": federation.options.clients.personal_on_disk,
@@ -104,6 +104,8 @@ def _check_options(federation: Federation) -> None:
         "local.gradient_clip_val": federation.options.local.gradient_clip_val is not None,
         "fast_dev_run": federation.fast_dev_run,
     }
+    if model.needs_test_images:
+        raise UserError(f"{type(model).__name__} adapts to test images, which sites do not support. Use a simulation.")
     if wrong := [name for name, is_given in simulation_options.items() if is_given]:
         raise UserError(f"Only simulations support trainer.{wrong[0]}, because each site trains on its own. Remove it.")
     for add_on in federation.options.local.all_add_ons:

@@ -11,7 +11,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_fi
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.federation import Federation
-from fedvlp.runs.descriptions import load_trained
+from fedvlp.runs.descriptions import check_single_images, load_trained
 from fedvlp.runs.run_folder import describe_choice
 from fedvlp.tools.trained_run import TrainedRun
 from fedvlp.training.setup import set_up_data, set_up_method
@@ -49,6 +49,7 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
 def load_run(command: TrainedRunCLI, serves_images: bool = True) -> TrainedRun:
     """Move a command's method to its device, load its trained file, and set up its images, or raise a UserError."""
     module = command.model
+    check_single_images(module)
     data = command.datamodule
     federation = cast(Federation, command.trainer)
     set_up_method(federation.fabric, module, federation.runtime.num_threads)

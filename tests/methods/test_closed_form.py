@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp import Fed3R, FedCOF, FedGDA, FedNCM
+from fedvlp import CentredMeans, Fed3R, FedCOF, FedGDA, FedNCM, TipAdapter
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 
@@ -125,6 +125,74 @@ def test_fed_cof_matches_the_paper(clip):
     expected = F.normalize(solution, dim=-1) + 0.7 * method.text_features.double()
     found = classifier(method, features, labels, parts)
     torch.testing.assert_close(found["weight"].double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def tip_logits(x, y, parts, texts, scale):
+    """Compute Tip-Adapter's logits of each image, with a key per client and class."""
+    rows = []
+    for image in x:
+        row = []
+        for label, text in enumerate(texts):
+            logit = scale * (image @ text)
+            for part in parts:
+                own = [x[i] for i in part if y[i] == label]
+                if own:
+                    key = sum(own) / sum(own).norm()
+                    logit = logit + 7 * torch.exp(-2.5 * (1 - image @ key))
+            row.append(logit)
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("classes", [(0, 1, 2, 3), (0, 3)])
+def test_tip_adapter_equals_a_sum_over_keys(clip, classes):
+    features, labels = images(40, classes)
+    parts = partition(40, 5, seed=1)
+    method = TipAdapter(NAMES, 6, clip, cache_weight=7, sharpness=2.5)  # one more client, which sends nothing
+    method.load_state(classifier(method, features, labels, parts))
+    x = F.normalize(features.double(), dim=-1)
+    expected = tip_logits(x, labels, parts, method.text_features.double(), clip.logit_scale)
+    torch.testing.assert_close(method({"features": features}).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_tip_adapter_needs_neither_an_order_nor_names_of_clients(clip):
+    features, labels = images(40)
+    parts = partition(40, 5, seed=1)
+    method = TipAdapter(NAMES, 5, clip)
+    logits = []
+    for order in (parts, parts[::-1]):
+        method.load_state(classifier(method, features, labels, order))
+        logits.append(method({"features": features}))
+    torch.testing.assert_close(logits[1], logits[0])
+
+
+def test_centred_means_equal_class_means_of_centred_images(clip):
+    features, labels = images(40)
+    parts = partition(40, 4, seed=1)
+    method = CentredMeans(NAMES, clip, text_weight=0.7)
+    found = classifier(method, features, labels, parts)
+    x = F.normalize(features.double(), dim=-1)
+    centred = x.clone()
+    for part in parts:
+        centred[part] = x[part] - sum(x[part]) / len(part)
+    expected = ncm(centred, labels, method.text_features.double())
+    torch.testing.assert_close(found["weight"].double(), expected, rtol=1e-4, atol=1e-5)
+    method.load_state(found)
+    method.see_test_images([{"features": features[:9]}, {"features": features[9:13]}])
+    logits = clip.logit_scale * (x - sum(x[:13]) / 13) @ expected.T
+    torch.testing.assert_close(method({"features": features}).double(), logits, rtol=1e-4, atol=1e-4)
+
+
+def test_centring_depends_on_neither_the_order_of_test_images_nor_their_number(clip):
+    features, labels = images(40)
+    method = CentredMeans(NAMES, clip)
+    method.load_state(classifier(method, features, labels, partition(40, 3, seed=1)))
+    logits = []
+    for batches in (features.split(40), features.flip(0).split(7), torch.cat([features, features]).split(16)):
+        method.see_test_images({"features": batch} for batch in batches)
+        logits.append(method({"features": features}))
+    for other in logits[1:]:
+        torch.testing.assert_close(other, logits[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [FedNCM, Fed3R, FedGDA])

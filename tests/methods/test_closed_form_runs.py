@@ -7,8 +7,11 @@ import torch
 
 from fedvlp import Fed3R, FedGDA, FedNCM
 from fedvlp.callbacks import Privacy
+from fedvlp.commands.cli import main
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
+from fedvlp.results.record import load_record
+from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 
@@ -46,11 +49,11 @@ def noise_options(multiplier, adder):
 SECURE_SUM = ["--trainer.server.secure_sum=true"]
 
 
-@pytest.mark.parametrize("options", [SECURE_SUM, noise_options(1, "server")], ids=["sum", "noise"])
-def test_fed_cof_rejects_secure_sum_and_noise_in_one_line(image_root, tmp_path, options):
-    with pytest.raises(UserError) as refused:
 @pytest.mark.parametrize("method", ["fed_cof", "tip_adapter"])
-        train_classifier(image_root, tmp_path, "fed_cof", *options)
+@pytest.mark.parametrize("options", [SECURE_SUM, noise_options(1, "server")], ids=["sum", "noise"])
+def test_methods_that_need_single_uploads_reject_secure_sum_and_noise(image_root, tmp_path, method, options):
+    with pytest.raises(UserError) as refused:
+        train_classifier(image_root, tmp_path, method, *options)
     assert "\n" not in str(refused.value)
 
 
@@ -75,3 +78,34 @@ def test_uploads_stay_within_the_clip_norm_of_the_cards(clip, kind, count, norm)
     method.training_step(({"features": features}, torch.zeros(count, dtype=torch.long)), 0)
     length = math.sqrt(sum(value.square().sum().item() for value in method.upload_state().values()))
     assert 0.95 * norm < length <= norm
+
+
+def test_test_time_results_have_their_own_protocol_and_refuse_single_images(image_root, tmp_path, capsys):
+    runs = []
+    for method in ("centred_means", "fed_ncm"):
+        run = make_run(image_root, tmp_path / method, method, "--trainer.rounds=1", "--trainer.baselines=[]")
+        run.trainer.fit(run.model, run.datamodule)
+        runs.append(run)
+    folders = [run.trainer.log_dir for run in runs]
+    centred, ncm = map(load_record, folders)
+    assert centred.data["kind"] == f"{ncm.data['kind']}, test_time: the method saw the unlabelled test images"
+    assert main(["compare", *folders]) == 0
+    assert "2 tables that cannot be compared; they differ in protocol" in capsys.readouterr().out
+    (centred_run, *_) = runs
+    with pytest.raises(UserError, match="CentredMeans adapts to all test images of a domain"):
+        centred_run.trainer.predict(centred_run.model, str(image_root), ckpt_path=folders[0])
+    with pytest.raises(UserError, match="CentredMeans adapts to all test images of a domain"):
+        Classifier(centred_run.model)
+
+
+def test_the_centre_of_a_held_out_domain_is_the_mean_of_its_images(image_root, tmp_path):
+    run = make_run(image_root, tmp_path, "centred_means", "--trainer.rounds=1", "--trainer.baselines=[]")
+    run.trainer.fit(run.model, run.datamodule)
+    model, server = run.model, run.trainer.run_state.server
+    measured = run.trainer.evaluate(model, server.deployed, {})
+    (split,) = (split for split in run.datamodule.evaluation_splits() if split.role == "held_out")
+    features, labels = zip(*((inputs["features"].float(), labels) for inputs, labels in split.loader), strict=True)
+    x = torch.nn.functional.normalize(torch.cat(features), dim=-1)
+    predicted = ((x - x.mean(0)) @ server.deployed["weight"].T).argmax(-1)
+    expected = 100 * (predicted == torch.cat(labels)).float().mean().item()
+    assert measured[split.name] == pytest.approx(expected)

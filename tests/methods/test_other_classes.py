@@ -15,6 +15,7 @@ from tests.helpers.configs import EQUIVALENT, METHODS, each_config
 OWN = ["red car", "dog", "owl"]
 OTHERS = ["house", "blue bird", "cow"]  # the same number, so that shapes do not reveal them
 OF_THEIR_CLASSES = {"fed_adg", "fed_apt", "fed_deap", "fed_med_clip", "fed_sr", "fine_tuning_head", "pfed_pg"}
+OF_THEIR_CLASSES |= {"centred_means", "latte", "tip_adapter"}
 OF_THEIR_CLASSES |= {"fed3r", "fed_cof", "fed_gda", "fed_ncm", "linear_probe", "promptfl_class_specific", "stable_fdg"}
 GIVEN = {"domains": ["ink", "paint"], "num_clients": 2, "templates": 2}
 

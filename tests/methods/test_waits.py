@@ -36,7 +36,10 @@ ALLOWED = {
     "stable_fdg": {"cpu": 2},
     # None on a GPU, because one_hot checks classes only on the CPU.
     "do_prompt": {"_local_scalar_dense": 2},
-    **{name: {"_local_scalar_dense": 2} for name in ("fed3r", "fed_cof", "fed_gda", "fed_ncm")},
+    **{
+        name: {"_local_scalar_dense": 2}
+        for name in ("centred_means", "fed3r", "fed_cof", "fed_gda", "fed_ncm", "tip_adapter")
+    },
     "fed_adg": {"_local_scalar_dense": 2},
 }
 

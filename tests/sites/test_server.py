@@ -22,6 +22,8 @@ def test_errors_in_a_config_are_explained(tmp_path, image_root, capsys):
     config["model"]["class_path"] = "Nothing"
     path = sites_config(tmp_path / "c.yaml", config, DOMAINS)
     assert "no class 'Nothing' was found" in refused(path, tmp_path, capsys)
+    path = sites_config(tmp_path / "c.yaml", method_config("centred_means"), DOMAINS)
+    assert "CentredMeans adapts to test images, which sites do not support" in refused(path, tmp_path, capsys)
     path = write_config(tmp_path / "c.yaml", method_config("promptfl"), "fedvlp.sites.data.SitesData")
     assert "sites" in refused(path, tmp_path, capsys)
 

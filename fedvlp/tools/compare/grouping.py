@@ -7,7 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from fedvlp.core.roles import CENTRALISED, PROTOCOLS, Protocol
+from fedvlp.core.roles import CENTRALISED, PROTOCOLS, TEST_TIME, Protocol
 from fedvlp.results.record import Record
 from fedvlp.utils.config_files import configs_folder, read_yaml
 
@@ -27,7 +27,7 @@ def find_protocol(record: Record) -> Protocol:
     """Find the protocol of a run: by its title, or for the two usual protocols by the evaluated splits."""
     usual = PROTOCOLS["leave_domains_out"], PROTOCOLS["all_seen"]
     for protocol in PROTOCOLS.values():
-        if protocol.title == record.data.get("kind") and protocol not in usual:
+        if protocol.title == str(record.data.get("kind")).removesuffix(TEST_TIME) and protocol not in usual:
             return protocol
     if record.held_out:
         return PROTOCOLS["leave_domains_out"]

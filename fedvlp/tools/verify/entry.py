@@ -84,7 +84,7 @@ def _describe(cli: FederationCLI) -> dict[str, Any]:
     counts = cost.rows(rounds=1)[-1] if cli.model.configure_phases() else dict.fromkeys(COUNTS, 0)
     return {
         **federation.description,
-        **describe_data(cli.datamodule),
+        **describe_data(cli.model, cli.datamodule),
         "communication_per_client_and_round": {name: counts[name] for name in COUNTS},
     }
 
