@@ -86,6 +86,7 @@ from .methods.fed_gda import FedGDA as FedGDA
 from .methods.fed_lora import FedLoRA as FedLoRA
 from .methods.fed_maple import FedMaPLe as FedMaPLe
 from .methods.fed_med_clip import FedMedCLIP as FedMedCLIP
+from .methods.fed_mgp import FedMGP as FedMGP
 from .methods.fed_mvp import FedMVP as FedMVP
 from .methods.fed_ncm import FedNCM as FedNCM
 from .methods.fed_otp import FedOTP as FedOTP

@@ -126,6 +126,7 @@ METHODS = (
     Compared("FedLoRA, FL2oRA's scale", "fl2ora", ("--data.augmentation=none",), more_rates=LARGER),
     Compared("FedPR", "fed_pr"),
     Compared("pFedPG", "pfed_pg", more_rates=LARGER),
+    Compared("FedMGP", "fed_mgp"),
     Compared("pFedMMA", "pfed_mma", more_rates=LARGER),
     Compared("FedMVP", "fed_mvp"),
     Compared("Fed-DPT", "fed_dpt", more_rates=SMALLER),

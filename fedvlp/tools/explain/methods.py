@@ -15,6 +15,7 @@ from fedvlp.core.state import matches_prefix
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.fed_dpt import FedDPT
 from fedvlp.methods.fed_maple import FedMaPLe
+from fedvlp.methods.fed_mgp import FedMGP
 from fedvlp.methods.fed_prompt_src import FedPromptSRC
 from fedvlp.methods.fed_tpg import FedTPG
 from fedvlp.methods.ivlp import IVLP
@@ -122,6 +123,11 @@ def _(module: Any, inputs: Inputs) -> dict[str, Tensor]:
 def _(module: Any) -> dict[str, Tensor]:
     # Only the prompts of the first block are among words.
     return {"global prompt": module.prompts["text"][0]}
+
+
+@text_prompts.register
+def _(module: FedMGP) -> dict[str, Tensor]:
+    return {f"global prompt {i}": prompt for i, prompt in enumerate(module.global_prompts["text"], start=1)}
 
 
 @text_prompts.register
