@@ -124,6 +124,8 @@ METHODS = (
     Compared("FedPromptSRC", "fed_prompt_src", ("--model.gaussian_mean=null",), teacher="60 templates"),
     Compared("FedLoRA", "fed_lora", more_rates=LARGER),
     Compared("FedLoRA, FL2oRA's scale", "fl2ora", ("--data.augmentation=none",), more_rates=LARGER),
+    Compared("FedLoRA, personal A", "fed_lora_personal", more_rates=LARGER),
+    Compared("FedLoRA, ranks 2, 4, 8", "fed_lora_ranks", more_rates=LARGER),
     Compared("FedPR", "fed_pr"),
     Compared("pFedPG", "pfed_pg", more_rates=LARGER),
     Compared("FedMGP", "fed_mgp"),

@@ -38,8 +38,9 @@ class Cost:
 
 def communication_cost(module: FederatedModule, clients: Sequence[Client], add_ons: Sequence[AddOn] = ()) -> Cost:
     """Count the parameters and bytes that clients and server would send in one round, without training."""
-    server = ServerState.start(module.shared_state())
+    shared = module.shared_state()
     personal = module.personal_state()
+    server = ServerState.start(shared)
     phases: dict[str, list[Counts]] = {}
     method_phases = check_phases(module)
     for index, phase in enumerate(method_phases):
@@ -63,7 +64,7 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
         server = phase.aggregate(server, updates)
         phases[phase.name] = counts
     module.context = None
-    module.load_state(personal)  # uploading may change it
+    module.load_state(shared | personal)  # methods may change them when a client starts or uploads
     once = () if any(client.is_pool for client in clients) else module.broadcast_once
     constants = select(dict(module.named_parameters()) | dict(module.named_buffers()), once)
     return Cost(phases, (numel(constants), num_bytes(constants)))

@@ -7,10 +7,12 @@ import torch
 
 from fedvlp import FedLoRA, PFedMMA, ZeroShotCLIP
 from fedvlp.clip import load_clip
+from fedvlp.core.module import check_phases
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_clips import made_up_clip
 from tests.helpers.made_up_image_towers import image_clip, vision
-from tests.helpers.slow import CLASSES, slow_cross_entropy, spread
+from tests.helpers.slow import CLASSES, begin, slow_cross_entropy, spread
 
 LABELS = torch.tensor([0, 2, 1, 1])
 LITTLE = {"alpha": 0.05}
@@ -92,3 +94,69 @@ def test_text_features_follow_the_updates(clip, images):
         module.text_updates.up.mul_(-1)
         assert not torch.allclose(module(images), first, atol=1e-2)
     torch.testing.assert_close(copy.deepcopy(module)(images), module(images))
+
+
+def test_a_client_without_its_own_a_classifies_like_zero_shot_clip(clip, images):
+    """With ``share: B``, each client keeps A and sends B."""
+    module = make(clip, share="B")
+    (phase,) = check_phases(module)
+    assert set(module.shared_state()) == set(phase.upload) == {"text_updates.up", "image_updates.up"}
+    assert set(module.personal_state()) == {"text_updates.down", "image_updates.down"}
+    expected = ZeroShotCLIP(CLASSES, clip)(images)
+    assert not torch.allclose(module(images), expected, atol=1e-2)
+    with module.shared_part_only():
+        torch.testing.assert_close(module(images), expected, atol=1e-4, rtol=1e-5)
+
+
+def parts_of(name, factor):
+    """View a factor with its parts, one for each singular value, as rows."""
+    return factor.mT if name.endswith("up") else factor
+
+
+def test_a_client_trains_only_the_parts_of_its_rank(clip, images):
+    module = make(clip, rank=[3, 1])
+    start = module.shared_state()
+    for client, rank in ((0, 3), (1, 1), (2, 3)):
+        module.load_state(start)
+        begin(module, client)
+        optimizer = module.configure_optimizers()
+        for _ in range(2):
+            optimizer.zero_grad()
+            module.training_step((images, LABELS), 0).backward()
+            optimizer.step()
+        for name, tensor in module.upload_state().items():
+            before = parts_of(name, start[name])
+            after = parts_of(name, tensor)
+            assert not torch.equal(after[..., :rank, :], before[..., :rank, :])
+            assert not after[..., rank:, :].any()
+
+
+def test_the_server_averages_the_products_and_keeps_their_largest_parts(clip):
+    """Compare with the truncated SVD of each mean product; equal products of any client are their own mean."""
+    module = make(clip, rank=[2, 4])
+    (phase,) = check_phases(module)
+    server = ServerState.start(module.shared_state())
+    updates = []
+    for client, (rank, size) in enumerate([(2, 30), (4, 10), (2, 5)]):
+        state = {name: torch.randn_like(tensor) for name, tensor in server.shared.items()}
+        for name, tensor in state.items():
+            parts_of(name, tensor)[..., rank:, :] = 0
+        updates.append(ClientUpdate(Client(client, client, size), state, size))
+    after = phase.strategy.aggregate(server, updates).shared
+    for tower in ("text_updates", "image_updates"):
+        products = [update.state[f"{tower}.up"] @ update.state[f"{tower}.down"] for update in updates]
+        mean = (30 * products[0] + 10 * products[1] + 5 * products[2]) / 45
+        found = after[f"{tower}.up"] @ after[f"{tower}.down"]
+        for block, row in ((0, 0), (1, 2)):
+            u, singular, vt = torch.linalg.svd(mean[block, row].double())
+            for rank in (1, 2, 4):  # what a client of this rank gets
+                expected = sum(singular[i] * torch.outer(u[:, i], vt[i]) for i in range(rank))
+                cut = after[f"{tower}.up"][block, row, :, :rank] @ after[f"{tower}.down"][block, row, :rank]
+                torch.testing.assert_close(cut.double(), expected, atol=1e-4, rtol=1e-4)
+        same = phase.strategy.aggregate(server, [ClientUpdate(Client(0, 0, 3), after, 3)] * 2).shared
+        torch.testing.assert_close(same[f"{tower}.up"] @ same[f"{tower}.down"], found, atol=1e-4, rtol=1e-4)
+
+
+def test_a_list_of_ranks_needs_both_factors(clip):
+    with pytest.raises(UserError, match="share: both"):
+        FedLoRA(CLASSES, clip, rank=[2, 4], share="B")
