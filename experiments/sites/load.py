@@ -139,7 +139,7 @@ def measure(grid: Any, options: dict[str, Any]) -> None:
 def run(sites: int, size: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Start a SuperLink and stand-in sites, and yield the results of each exchange."""
     folder = Path(tempfile.mkdtemp(prefix="load-"))
-    port, address = free_port(), ""
+    port = free_port()
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     python_path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     own = {"OMP_NUM_THREADS": "1", "PATH": paths, "PYTHONPATH": python_path, "FLWR_HOME": str(folder / "flwr")}
@@ -190,8 +190,7 @@ class StandIn:
 
     def exchange(self, requests: Requests, timeout: float) -> Iterator[tuple[str, bytes]]:
         """Answer each request, after all were sent."""
-        pairs = requests.items() if isinstance(requests, dict) else requests
-        nodes = [node for node, _ in pairs]
+        nodes = [node for node, _ in requests]
         tensors = {"prompt": torch.arange(self.size // 4, dtype=torch.float32)}
         content = bytearray(Message("trained", {**TRAINED, "personal": "", "optimizer": ""}, tensors).to_bytes())
         for node in nodes:

@@ -50,6 +50,7 @@ class Latte(PromptLearner):
 
     image_statistics = ("client_prototypes", "client_entropies")
     needs_test_images = True
+    text_features: Tensor
     client_prototypes: Tensor
     client_entropies: Tensor
     memory: Tensor

@@ -7,10 +7,10 @@ import pytest
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.sites import engine
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.wire import Message, SiteError, failure, join, read_request, split
+from fedvlp.sites.wire import Message, SiteError, join, read_request, split
 from tests.helpers.assertions import assert_equal
 from tests.helpers.shapes import unchecked
-from tests.helpers.sites import Deployment, InProcess, in_process, method_config, metrics, plan_config
+from tests.helpers.sites import Deployment, InProcess, failure, in_process, method_config, metrics, plan_config
 
 
 @pytest.fixture

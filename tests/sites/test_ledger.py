@@ -10,7 +10,7 @@ import torch
 from fedvlp.commands.cli import main
 from fedvlp.sites import ledger as ledgers
 from fedvlp.sites.ledger import Ledger, read_ledger
-from fedvlp.sites.wire import Message, read_reply
+from fedvlp.sites.wire import Message, read_reply, split
 from fedvlp.sites.worker import Site
 from tests.helpers.sites import Deployment, InProcess, in_process, make_site, method_config
 
@@ -29,7 +29,8 @@ def test_the_ledger_has_every_message_of_a_run_and_reveals_changed_lines(tmp_pat
 
     def recorded(request):
         reply = usual.sites["node-0"](request)
-        messages.extend((request, reply))
+        for pair in zip(split(request), split(reply), strict=True):
+            messages.extend(pair)
         return reply
 
     assert deployment.serve(method_config("promptfl"), InProcess({**usual.sites, "node-0": recorded})) == 0
