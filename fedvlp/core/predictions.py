@@ -240,7 +240,7 @@ def calibration_errors(
     images = np.concatenate([columns, (predictions.predicted == predictions.labels) - confidence])
     generator = np.random.default_rng(zlib.crc32(name.encode("utf-8", "surrogateescape")))
     order, draws = _draw_images(images, predictions.groups, generator)
-    gaps = _matrix(columns[:, order], images[len(states) :, order], bins * len(states))
+    gaps = _matrix(columns[:, order], images[len(states) :, order].ravel(), bins * len(states))
     parts = []
     for counts in itertools.chain([np.ones((1, len(order)))], itertools.islice(draws, resamples // AT_ONCE)):
         parts.append(100 * np.abs(counts @ gaps).sum(1) / counts.sum(1) / len(states))

@@ -120,7 +120,7 @@ def test_roles_average_scores_only_if_all_domains_have_both_classes():
     found = all_scores({**splits, "test/oil": one_class}, NAMES)
     assert "class_auroc" in found["test/ink"]
     assert found["test"].keys().isdisjoint([*TWO_CLASSES.values(), "threshold", "positive_class"])
-    assert list(found["test"]["intervals"]) == ["accuracy", "balanced_accuracy", "macro_f1"]
+    assert list(found["test"]["intervals"]) == ["accuracy", "balanced_accuracy", "macro_f1", "calibration_error"]
     assert "class_auroc" not in all_scores(splits, [*NAMES, "other"])["test"]
 
 

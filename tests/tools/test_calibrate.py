@@ -10,6 +10,7 @@ from PIL import Image
 
 import fedvlp
 from fedvlp.commands.cli import main
+from fedvlp.core.predictions import calibration_errors
 from fedvlp.tools.calibrate import fit_temperature, predict
 from fedvlp.tools.export.export import ExportedClassifier
 from fedvlp.utils.errors import UserError
@@ -87,7 +88,7 @@ def test_a_calibrated_run_gives_calibrated_probabilities_everywhere(copied_run, 
     after = json.loads(output.read_text())["metrics"]["held_out/photo"]
     assert after["class_accuracy"] == before["class_accuracy"]
     rows = {words[0]: words[1:] for words in map(str.split, printed.splitlines()) if words}
-    assert rows["held_out/photo"] == [f"{scores['calibration_error']:.2f}" for scores in (before, after)]
+    assert rows["held_out/photo"][::3] == [f"{scores['calibration_error']:.2f}" for scores in (before, after)]
     assert rows.keys() >= {"validation/ink", "validation/paint"}
     assert main(["verify", str(copied_run)]) == 0
 
