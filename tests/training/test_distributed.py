@@ -57,6 +57,7 @@ def test_shares_are_within_four_thirds_of_the_optimum():
         assert max(loads(sizes, 2)) <= 4 / 3 * best
 
 
+@pytest.mark.every_config
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_two_processes_equal_one_bit_for_bit(on_disk, tmp_path):
     """With several clients per process, personal tensors and kept optimizers, in memory and on disk."""

@@ -37,6 +37,7 @@ def test_clipped_and_noisy_updates_have_an_epsilon(place, plain, tmp_path):
     assert (load_file(run / "prompts.safetensors")["prompt"] - plain[1]["prompt"]).norm() > 0.1
 
 
+@pytest.mark.every_config
 def test_two_processes_equal_one_bit_for_bit(plain, tmp_path):
     words = ["fit", "--config=data/icon_scenes", PROMPTFL, "--model.clip=fedvlp-tiny", *SHORT]
     words += ["--trainer.devices=2", "--trainer.strategy=ddp", f"--trainer.default_root_dir={tmp_path}"]
