@@ -128,7 +128,7 @@ METHODS = (
     Compared("FedLoRA, ranks 2, 4, 8", "fed_lora_ranks", more_rates=LARGER),
     Compared("FedPR", "fed_pr"),
     Compared("pFedPG", "pfed_pg", more_rates=LARGER),
-    Compared("FedMGP", "fed_mgp"),
+    Compared("FedMGP", "fed_mgp", more_rates=LARGER),
     Compared("pFedMMA", "pfed_mma", more_rates=LARGER),
     Compared("FedMVP", "fed_mvp"),
     Compared("Fed-DPT", "fed_dpt", more_rates=SMALLER),
