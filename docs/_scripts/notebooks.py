@@ -29,8 +29,8 @@ COMMAND = "python -m docs._scripts.notebooks"
 VARIES = "varies"
 """Tag of a cell with output that rounding can change, such as the predicted class of an image."""
 
-TOLERANCE = 5.0
-"""Largest difference of numbers with decimals: a handful of images, for accuracies in percent."""
+TOLERANCE = 8.0
+"""Largest difference of numbers with decimals, for accuracies in percent: one image of the smallest split is 5.3."""
 
 UNSTABLE = {
     r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d": "2026-01-31_12-00-00",
