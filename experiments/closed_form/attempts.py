@@ -71,7 +71,7 @@ class Task:
 
 def load_task(data: str, held_out: str, clip: CLIP, seed: int) -> Task:
     """Read and encode the images, with validation images chosen by the seed."""
-    options = {"held_out": held_out.split(TOGETHER), "split_seed": seed}
+    options: dict[str, Any] = {"held_out": held_out.split(TOGETHER), "split_seed": seed}
     module = IconDomains(**options) if data == "icon_domains" else DomainFolders(data, **options)
     module.prepare_data()
     module.setup("fit")

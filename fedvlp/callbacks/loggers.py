@@ -50,8 +50,8 @@ class MetricsLoggers(FederationCallback):
         federation: RunView = trainer
         if not federation.loggers:
             return
-        described = describe_data(federation.module, federation.data)["data"]
-        self.attributes = run_attributes(federation.description, described)
+        data = describe_data(federation.module, federation.data)["data"]
+        self.attributes = run_attributes(federation.description, data)
         folder = Path(federation.log_dir)
         description = {**federation.description, **self.attributes, "run_folder": federation.log_dir}
         for logger in federation.loggers:

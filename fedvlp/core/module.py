@@ -329,8 +329,7 @@ class FederatedModule(L.LightningModule):
             super().log(name, value, *args, **kwargs)
 
     def see_test_images(self, batches: Iterable[Inputs]) -> None:
-        """Adapt to a domain's unlabelled images before predicting them, if the method ``needs_test_images``."""
-        raise NotImplementedError(f"{type(self).__name__} must implement see_test_images().")
+        """Adapt to a domain's unlabelled images before predicting them; nothing by default."""
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits that the current phase's loss uses; by default the output of ``forward``.

@@ -13,7 +13,6 @@ Deviations:
       single images should not leave a client.
     * Weights: The released code chooses alpha and beta on each data set's validation images; fedvlp has fixed defaults,
       chosen on source validation of IconDomains.
-    * Next stage: Tip-Adapter-F continues to train the keys; fedvlp stops before it.
 """
 
 import torch

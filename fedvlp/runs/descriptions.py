@@ -167,8 +167,7 @@ def check_predicts(model: FederatedModule) -> None:
 def check_single_images(model: FederatedModule) -> None:
     """Raise UserError if the method predicts only whole sets of images."""
     if model.needs_test_images:
-        name = type(model).__name__
-        raise UserError(f"{name} adapts to all test images of a domain, so it can't classify single images. Use test.")
+        raise UserError(f"{type(model).__name__} adapts to all test images of a domain, not to single ones. Use test.")
 
 
 def remove_clip_source(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,9 +163,8 @@ def predict_split(
     ``mcm`` (Ming et al., NeurIPS 2022) and, with ``region_logits``, ``gl_mcm`` (Miyai et al., IJCV 2025).
     """
     module.load_state(state)
-    if module.needs_test_images:
-        batches: Iterator[Any] = (fabric.to_device(inputs) for inputs, _ in split.loader)
-        module.see_test_images(batches)
+    batches: Iterator[Any] = (fabric.to_device(inputs) for inputs, _ in split.loader)
+    module.see_test_images(batches)
     scale = getattr(module.clip, "logit_scale", 1.0) if with_scores else 1.0
     # Collected on the device, because copying each batch would wait for its computation.
     predicted: list[Tensor] = []
