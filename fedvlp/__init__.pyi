@@ -31,6 +31,7 @@ from .data import FewClasses as FewClasses
 from .data import IconDomains as IconDomains
 from .data import IconScenes as IconScenes
 from .data import ImageTable as ImageTable
+from .data import LongTail as LongTail
 from .data import Pooled as Pooled
 from .data import QuantitySkew as QuantitySkew
 from .data import Shards as Shards

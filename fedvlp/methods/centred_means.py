@@ -1,7 +1,7 @@
 """CentredMeans: class means of features from which each client's mean feature was subtracted, adapted at test time.
 
-Per-domain statistics at test time follow Li et al., "Adaptive Batch Normalization for Practical Domain Adaptation",
-Pattern Recognition 2018. The classifier is FedNCM's, of Legate et al., NeurIPS 2023.
+Paper: Li et al., "Adaptive Batch Normalization for Practical Domain Adaptation", Pattern Recognition 2018, for
+statistics of each domain at test time. The classifier is FedNCM's (Legate et al., NeurIPS 2023).
 
 Symbols: x_i image feature and t_c text feature, unit vectors; mu_k mean feature of client k's images, n_kc of them in
 class c; mu mean feature of a test domain's unlabelled images; alpha -> ``text_weight``; s logit scale.

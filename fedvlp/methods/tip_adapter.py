@@ -12,7 +12,7 @@ Deviations:
     * Keys: The paper stores up to 16 images per class; fedvlp stores one mean per class and client, because features of
       single images should not leave a client.
     * Weights: The released code chooses alpha and beta on each data set's validation images; fedvlp has fixed defaults,
-      chosen on source validation of IconDomains.
+      which are close to the best source validation on IconDomains.
 """
 
 import torch

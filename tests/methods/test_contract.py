@@ -36,11 +36,12 @@ SELDOM = ("--trainer.baselines=[]", "--trainer.evaluate_every=2")
 def check_config(config, chosen, image_root, folder, *options):
     """Check a run with two steps per client and round."""
     options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2", *options]
-
     parsed = make_run(image_root, folder, config, *options)
 
     def build(*more):
-        run = remake_run(parsed, *more)
+        # Parsed again if the parser passes the number of rounds to the method.
+        is_linked = "rounds" in parsed.config.model.init_args
+        run = make_run(image_root, folder, config, *options, *more) if is_linked else remake_run(parsed, *more)
         if NO_FILES in options:
             run.trainer.add_callback(Communication())
         return run
