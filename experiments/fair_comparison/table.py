@@ -6,6 +6,7 @@ this name.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,11 +111,16 @@ def describe(runs: Sequence[Sequence[Record]], choice: Choice) -> str:
     return f"{choice.setting.name}; {held_out}{first.rounds} rounds, last round; seeds {seeds}"
 
 
-def main() -> None:
-    """Print the table."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of this command's options."""
     parser = shared_parser(__doc__, ROUNDS)
     parser.add_argument("--test_time", action="store_true", help="show only methods that see unlabelled test images")
-    print_table(parser, table, README)
+    return parser
+
+
+def main() -> None:
+    """Print the table."""
+    print_table(make_parser(), table, README)
 
 
 if __name__ == "__main__":

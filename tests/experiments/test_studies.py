@@ -199,7 +199,7 @@ def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     searched = content(method, choice)
     config = parsed([f"--config=methods/{method.config}", f"--config={searched['config']}", *searched["arguments"]])
     assert config.data.init_args.batch_size == 32
-    phases = {"plan": 2, "fast_pt": 3}.get(method.config, 1)
+    phases = {"plan": 2, "fed_purel": 2, "fast_pt": 3}.get(method.config, 1)
     together = 2 if "centralised" in method.title else 1
     assert config.trainer.local.steps == STEPS * together // phases
     assert searched["held_out"] == ["photo+sketch"]

@@ -7,9 +7,9 @@ from itertools import chain
 import pytest
 
 from experiments.fair_comparison import table as fair_table
-from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS, Compared
+from experiments.fair_comparison.methods import METHODS, RATES, Compared
 from experiments.fair_comparison.run import folder_of
-from experiments.options import Choice, parse, shared_parser
+from experiments.options import Choice, parse
 from experiments.runs import Setting, every_run
 from experiments.tables import describe, seed_means, spread, write_block
 from fedvlp.tools.tune.choice import TUNE_FILE, write_choices
@@ -66,7 +66,7 @@ def finish_search(method: Compared, choice: Choice, best: dict[str, int], accura
 
 
 def test_the_fair_comparison_shows_each_domains_choice(tmp_path):
-    choice = parse(shared_parser("", ROUNDS), ["--output", str(tmp_path), "--held_out", "ink,photo", "--seeds", "0,1"])
+    choice = parse(fair_table.make_parser(), ["--output", str(tmp_path), "--held_out", "ink,photo", "--seeds", "0,1"])
     method = next(each for each in METHODS if each.config == "plan")
     finish_search(method, choice, {"ink": 1, "photo": 2}, [60.0, 64.0])
     text = fair_table.table(choice)
@@ -77,7 +77,7 @@ def test_the_fair_comparison_shows_each_domains_choice(tmp_path):
 
 def test_domains_held_out_together_have_separate_columns(tmp_path):
     arguments = ["--output", str(tmp_path), "--held_out", "ink+photo,line+solid", "--seeds", "0"]
-    choice = parse(shared_parser("", ROUNDS), arguments)
+    choice = parse(fair_table.make_parser(), arguments)
     finish_search(METHODS[0], choice, {"ink+photo": 0, "line+solid": 0}, [60.0])
     text = fair_table.table(choice)
     assert "| ink | photo | line | solid | mean |" in text
