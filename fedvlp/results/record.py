@@ -328,11 +328,10 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         micro_f1: In percent. If images have several labels, otherwise NaN; ``accuracy`` is then mean average precision.
         largest_class: Accuracy of always predicting the largest class, in percent.
         class_auroc, average_precision, sensitivity, specificity: In percent; NaN unless there are two classes.
-        head_accuracy, medium_accuracy, tail_accuracy: Mean accuracy in percent of the classes with most, medium and
-            fewest training images, each a third of the classes; NaN unless the partition is a LongTail.
+        head_accuracy, medium_accuracy, tail_accuracy: Of thirds of the classes, by training images, with a LongTail.
         worst_domain, worst_client: Lowest accuracy in percent, for means over domains.
-        auroc, fpr_at_95: Detection of out-of-distribution images by the maximum probability, in percent; NaN without
-            such images. Names with ``energy``, ``mcm`` and ``gl_mcm`` are by other scores.
+        auroc, fpr_at_95: Detection of out-of-distribution images in percent, by the maximum probability.
+        energy_auroc, energy_fpr_at_95: The same by another score; also for ``mcm`` and ``gl_mcm``.
         upload_parameters, download_parameters, upload_bytes, download_bytes: Per client and round.
         bytes, seconds: Bytes up and down per client and round; duration of all rounds.
 
