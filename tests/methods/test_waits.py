@@ -24,6 +24,7 @@ ALLOWED = {
     # Compares a frozen prompt with the cached one, to reuse its text features.
     "pfed_moap": {"equal": 1},
     "fast_pt": {"equal": 1},
+    "fed_purel": {"equal": 1},
     # The same, and reads which domains a batch contains, to encode only their prompts.
     "diprompt": {"equal": 1, "tolist": 1},
     # The same for first and deeper prompts. Stage 2 also reads which clients' slots are filled, per tower.
