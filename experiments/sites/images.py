@@ -1,4 +1,4 @@
-"""Folders of icons, one for each of four styles."""
+"""Folders of icons: one for each site, and one with another style."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import numpy as np
 
 from fedvlp import IconDomains
 
-STYLES = ("colour", "duotone", "emoji", "line")
+STYLES = ("colour", "duotone", "emoji")
+HELD_OUT = "line"
 
 
-def draw_domains(root: Path, images_per_class: int = 4) -> None:
-    """Write icons of three sites and a held-out domain in 18 classes as ``root/style/class/number.png``.
+def draw_domains(root: Path, num_sites: int = 3, images_per_class: int = 4) -> None:
+    """Write icons of each site and of a held-out style in 18 classes as ``root/site/class/number.png``.
 
     Args:
         root: A new folder.
-        images_per_class: Maximum number of images of each class in a style.
+        num_sites: Number of sites. Each of the first three has another style; further sites have other icons of these.
+        images_per_class: Maximum number of images of each class at a site.
     """
     domains, class_names = IconDomains(num_classes=18).load_domains()
-    for domain in STYLES:
-        images = domains[domain]
+    for number in range(num_sites + 1):
+        part, style = divmod(number, len(STYLES))
+        name = HELD_OUT if number == num_sites else STYLES[style] + f"_{part}" * bool(part)
+        images = domains[name.partition("_")[0]]
         labels = np.asarray(images.labels)
+        first = 0 if number == num_sites else part * images_per_class
         for label, class_name in enumerate(class_names):
-            folder = root / domain / class_name
+            folder = root / name / class_name
             folder.mkdir(parents=True)
-            for row in np.flatnonzero(labels == label)[:images_per_class]:
+            for row in np.flatnonzero(labels == label)[first : first + images_per_class]:
                 images[int(row)].save(folder / f"{row:05d}.png")

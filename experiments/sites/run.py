@@ -1,8 +1,9 @@
-"""Train a method at three sites on 127.0.0.1, with TLS and registered keys, and compare it with the simulation.
+"""Train a method at sites on 127.0.0.1, with TLS and registered keys, and compare it with the simulation.
 
 ``python -m experiments.sites.run --method promptfl --rounds 2`` draws images, makes certificates and keys, starts a
 SuperLink and each site, and runs the app of ``fedvlp deploy init``. It prints ``equal`` or the
-differences to ``Federation.fit``, with a table of times and bytes, and ends every process that it started.
+differences to ``Federation.fit``, with tables of times, processor seconds, memory and bytes, and ends every process
+that it started.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from experiments.sites.comparison import differences, newest_run
 from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
 from experiments.sites.setting import Setting
-from experiments.sites.times import RunTimes, read_times
+from experiments.sites.times import RunTimes, Usage, read_times
 from fedvlp.commands.cli import interrupt_on_sigterm
 from fedvlp.tools.cost.counting import costs
 from fedvlp.utils.text_table import text_table
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(given.output or temporary).resolve()
         images = given.images or folder / "images"
         if given.images is None and not images.exists():
-            draw_domains(images)
+            draw_domains(images, given.sites)
         domains = sorted(path.name for path in images.iterdir() if path.is_dir())
         held_out = given.held_out or (domains[-1] if len(domains) > 3 else None)
         setting = Setting(given.method, given.rounds, images.resolve(), held_out, tuple(given.more))
@@ -57,11 +58,13 @@ def compare(setting: Setting, folder: Path, seconds: float) -> int:
     simulated = newest_run(folder / "simulation")
     simulation_start = read_times(simulated).begun - began
     deployed = Deployed(setting, folder)
+    usage = Usage(deployed.federation.processes)
     try:
         deployed.start()
         deployed.hand_over()
         ended = deployed.end(seconds)
     finally:
+        usage.stop()
         left = deployed.stop()
     print(f"Flower reports {ended}; killed processes: {left or 'none'}", flush=True)
     if not ended.endswith("completed"):
@@ -69,6 +72,7 @@ def compare(setting: Setting, folder: Path, seconds: float) -> int:
         return 2
     served = newest_run(folder / "server")
     print(times(deployed, read_times(simulated), simulation_start, read_times(served)), end="\n\n")
+    print(usage.table(read_times(served)), end="\n\n")
     print(traffic(deployed, read_times(served)), end="\n\n")
     different = differences(simulated, served)
     print("\n".join(different) or "equal", flush=True)
@@ -116,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", default="promptfl", help="name of a method's config")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--sites", type=int, default=3, help="number of sites with generated images")
     parser.add_argument("--images", type=Path, help="images, as DOMAIN/CLASS/image; default: generated")
     parser.add_argument("--held_out", help="domain of the server's images; default: the last of more than three")
     parser.add_argument("--output", type=Path, help="new folder for all files; default: a temporary folder")

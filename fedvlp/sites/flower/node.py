@@ -1,7 +1,7 @@
 """``fedvlp site serve``: connects a site to a SuperLink, and answers its messages in this process.
 
 It speaks Flower's Fleet API like ``flower-supernode``, but fetches and runs no app: a message is bytes for ``Site``.
-Only this file uses internals of Flower.
+Only this file and one line of ``server_app.py`` use internals of Flower.
 """
 
 import argparse

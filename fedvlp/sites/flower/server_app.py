@@ -3,10 +3,13 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.superlink.grid import http_grid
 
 from fedvlp.sites.flower.packing import pack, unpack
 from fedvlp.sites.server import serve
@@ -14,6 +17,8 @@ from fedvlp.sites.wire import Requests, SiteError
 from fedvlp.utils.errors import UserError, to_one_line
 
 PULLED_BYTES = 1 << 26  # of replies that the grid returns together
+SECONDS_TO_REPEAT = 0.1  # before asking again for a part of a reply that is still on its way; Flower waits 1 s
+http_grid.pull_objects = partial(pull_objects, initial_backoff=SECONDS_TO_REPEAT)
 
 
 def make_server_app(config: Path) -> ServerApp:

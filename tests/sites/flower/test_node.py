@@ -21,7 +21,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedvlp.commands.cli import main
-from fedvlp.sites.flower import node, packing
+from fedvlp.sites.flower import node, packing, server_app
 from fedvlp.sites.flower.packing import LARGEST_OBJECT, pack, unpack
 from fedvlp.sites.process import Status, single_process, site_status, stop_site
 from fedvlp.sites.wire import Message, read_reply
@@ -290,11 +290,13 @@ def test_bytes_are_unchanged_in_messages_of_any_size(size):
 
 
 def test_the_internals_of_flower_are_as_expected():
-    """If this fails, Flower has changed: adapt `fedvlp/sites/flower/node.py`, and then the pinned version."""
+    """If this fails, Flower has changed: adapt `node.py` or `server_app.py`, and then the pinned version."""
     methods = ["ActivateNode", "ConfirmMessageReceived", "PullMessages", "PullObject", "PushMessages"]
     for name in [*methods, "PushObject", "RegisterNode", "SendNodeHeartbeat"]:
         assert [*inspect.signature(getattr(FleetHttpClient, name)).parameters] == ["self", "request"]
     assert fleet_http_client.HEARTBEAT_CALL_TIMEOUT == 30
+    assert server_app.http_grid.pull_objects.keywords == {"initial_backoff": server_app.SECONDS_TO_REPEAT}
+    assert "pull_objects" in server_app.http_grid.HttpGrid.pull_messages.__code__.co_names
     expected = {
         ProtobufClient.__init__: "self base_url interceptors verify timeout retry_invoker",
         NodeAuthHttpInterceptor.__init__: "self private_key public_key",
