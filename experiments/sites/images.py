@@ -17,18 +17,17 @@ def draw_domains(root: Path, num_sites: int = 3, images_per_class: int = 4) -> N
 
     Args:
         root: A new folder.
-        num_sites: Number of sites. Each of the first three has another style; further sites have other icons of these.
+        num_sites: Number of sites. The first three have different styles, and further sites the same icons again.
         images_per_class: Maximum number of images of each class at a site.
     """
     domains, class_names = IconDomains(num_classes=18).load_domains()
     for number in range(num_sites + 1):
-        part, style = divmod(number, len(STYLES))
-        name = HELD_OUT if number == num_sites else STYLES[style] + f"_{part}" * bool(part)
-        images = domains[name.partition("_")[0]]
+        part, index = divmod(number, len(STYLES))
+        style = HELD_OUT if number == num_sites else STYLES[index]
+        images = domains[style]
         labels = np.asarray(images.labels)
-        first = 0 if number == num_sites else part * images_per_class
         for label, class_name in enumerate(class_names):
-            folder = root / name / class_name
+            folder = root / (f"{style}_{part}" if part and style != HELD_OUT else style) / class_name
             folder.mkdir(parents=True)
-            for row in np.flatnonzero(labels == label)[first : first + images_per_class]:
+            for row in np.flatnonzero(labels == label)[:images_per_class]:
                 images[int(row)].save(folder / f"{row:05d}.png")

@@ -73,49 +73,19 @@ seconds = {seconds}
 
 
 def answer_all(address: str, count: int) -> None:
-    """Run stand-in sites in threads, until the process is ended."""
+    """Run stand-in sites in threads, until the process is ended. They connect and poll as real sites do."""
+    from fedvlp.sites.flower.node import Link, answer_messages, load_key, own_key
+    from fedvlp.sites.process import Status
+
+    def answer() -> None:
+        home = Path(tempfile.mkdtemp(prefix="load-site-"))
+        link = Link(address, None, load_key(own_key(home)), Status(home))
+        link.connect()
+        answer_messages(home, link, lambda content: content, None)
+
     for _ in range(count):
-        threading.Thread(target=_answer, args=(address,), daemon=True).start()
+        threading.Thread(target=answer, daemon=True).start()
     threading.Event().wait()
-
-
-def _answer(address: str) -> None:
-    import httpx
-    from flwr.app import Message as FlowerMessage
-    from flwr.supercore.inflatable import inflatable_object as objects
-    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
-    from flwr.supernode.fleet_http_connection import http_request_response
-
-    while True:
-        with http_request_response(address, True) as (_, receive, send, _, _, pull, push, confirm):
-            while True:
-                try:
-                    got = receive()
-                    if got is None:
-                        time.sleep(0.5)
-                        continue
-                    header, tree = got
-                    run = header.metadata.run_id
-                    message = pull_and_inflate_object_from_tree(
-                        tree,
-                        lambda name, run=run: pull(run, name),
-                        lambda name, run=run: confirm(run, name),
-                        return_type=FlowerMessage,
-                    )
-                    message.metadata.__dict__["_message_id"] = tree.object_id
-                    reply = FlowerMessage(message.content, reply_to=message)
-                    reply.metadata.__dict__["_message_id"] = reply.object_id
-                    with objects.no_object_id_recompute():
-                        wanted, session = send(reply, objects.get_object_tree(reply), 0.0)
-                        push_objects(
-                            objects.get_all_nested_objects(reply),
-                            lambda name, content, run=run, session=session: push(run, session, name, content),
-                            object_ids_to_push=wanted,
-                        )
-                except (httpx.HTTPError, ValueError) as error:
-                    # The SuperLink's database answers 500 while it is locked.
-                    print(f"lost an exchange: {error}", flush=True)
-                    time.sleep(1)
 
 
 def measure(grid: Any, options: dict[str, Any]) -> None:

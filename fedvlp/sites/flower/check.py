@@ -8,7 +8,9 @@ import argparse
 import os
 import socket
 import ssl
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -30,9 +32,12 @@ from fedvlp.sites.wire import installed_versions
 from fedvlp.utils.errors import UserError, escape_control_chars
 
 SECONDS = 10.0  # to wait for an answer
+STARTED = "import fedvlp.sites.worker"  # takes almost all of the time that a site's process needs to start
+MOST_SECONDS = 40.0  # to start; after a minute without heartbeats, Flower counts a site as offline
 SOON = timedelta(days=14)  # a certificate that ends sooner should be renewed
 # Exceptions of a failed check or of the libraries that it uses.
-PROBLEMS = (UserError, OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, httpx.TransportError)
+LIBRARIES = (subprocess.SubprocessError, InvalidSignature, UnsupportedAlgorithm, httpx.TransportError)
+PROBLEMS = (UserError, OSError, ValueError, TypeError, *LIBRARIES)
 Address = tuple[str, int]
 
 
@@ -72,6 +77,7 @@ def checks(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str]
     yield "authority", lambda: check_validity(authority.read_bytes()), "Get a new ca.crt from the server's operator."
     if options.site is not None:
         yield "home", partial(check_home, options.site), "Let the site's user read its images and write to its home."
+        yield "start", check_start, "Repair the installation: pip install --force-reinstall torch"
         yield "key", partial(check_key, options.key), "Make one with ssh-keygen -t ecdsa -b 384, and register its .pub."
     else:
         check = partial(check_certificate, options.certificate, authority, options.key)
@@ -101,6 +107,16 @@ def check_home(folder: Path) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"this user can't write the ledger into {folder}: change the folder's owner")
     return f"site {config.name!r} with classes {', '.join(classes)}"
+
+
+def check_start() -> str:
+    """Measure in how many seconds a site's process starts, if that is soon enough to go on after a restart."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", STARTED], check=True, capture_output=True)
+    seconds = f"a site's process needs {time.monotonic() - began:.0f} s to start"
+    if time.monotonic() - began > MOST_SECONDS:
+        raise UserError(f"{seconds}; with more than {MOST_SECONDS:g} s a restart loses messages. Use a faster disk")
+    return seconds
 
 
 def check_validity(pem: bytes) -> str:

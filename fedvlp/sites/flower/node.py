@@ -282,15 +282,18 @@ def answer_messages(home: Path, link: Link, handle: Callable[[bytes], bytes], po
     """Answer messages sequentially, without end, with ``handle``.
 
     ``home`` keeps the ids of the current message: if the process is killed, the next one answers the message. A site
-    polls each ``poll`` seconds; None polls often after a message, and then less and less.
+    polls each ``poll`` seconds; None polls often after a message, and then less and less, and less while the server is
+    slow, which may have many sites.
     """
     pulled = _take_pending(home / PENDING)
     last = time.monotonic()
     while True:
+        asked = time.monotonic()
         if pulled is None and (pulled := link.pull()) is not None:
             _keep_trying("keep the message", write_bytes, home / PENDING, pulled.SerializeToString())
         if pulled is None:
-            adapted = min(max((time.monotonic() - last) / 100, POLLS[0]), POLLS[1])
+            now = time.monotonic()
+            adapted = min(max((now - last) / 100, 5 * (now - asked), POLLS[0]), POLLS[1])
             time.sleep(adapted if poll is None else poll)
             continue
         link.status.report("busy")

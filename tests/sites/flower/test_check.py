@@ -17,7 +17,7 @@ from experiments.sites import credentials
 from fedvlp.commands.cli import main
 from fedvlp.sites.flower import check
 
-AT_SITE = ["versions", "authority", "home", "key", "TLS", "SuperLink"]
+AT_SITE = ["versions", "authority", "home", "start", "key", "TLS", "SuperLink"]
 KNOWN, UNKNOWN = 400, 412  # Flower 1.41's answers to a heartbeat, and to an unknown key
 
 
@@ -41,6 +41,7 @@ class Refusal(BaseHTTPRequestHandler):
 def link(tmp_path, monkeypatch):
     """Start a server, with a site's files in its ``folder``."""
     monkeypatch.setattr(credentials, "DAYS", 60)
+    monkeypatch.setattr(check, "STARTED", "pass")
     made = credentials.make_certificates(tmp_path)
     credentials.make_node_key(tmp_path / "site.key")
     (tmp_path / "images" / "benign").mkdir(parents=True)
@@ -125,6 +126,18 @@ def test_problems_at_the_site_are_explained(link, capsys, spoil, name, words):
     assert code == 1
     assert results[name].startswith("WRONG")
     assert words in results[name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [(("MOST_SECONDS", 0), "a restart loses messages"), (("STARTED", "import nothing"), "Repair the installation")],
+)
+def test_a_process_that_starts_slowly_or_not_at_all_is_wrong(link, capsys, monkeypatch, changed, words):
+    monkeypatch.setattr(check, *changed)
+    code, results = checked(link, capsys)
+    assert code == 1
+    assert results["start"].startswith("WRONG")
+    assert words in results["start"]
 
 
 def test_a_certificate_that_expires_soon_is_wrong(link, capsys, monkeypatch):

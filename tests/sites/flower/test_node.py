@@ -180,6 +180,11 @@ def test_a_site_polls_less_and_less(tmp_path, monkeypatch):
     assert (pauses[0], pauses[-1]) == (0.2, 3.0)
     assert pauses == sorted(pauses)
     assert 0.3 <= pauses[150] < 0.35  # after half a minute
+    now[0], pauses[:] = 0.0, []
+    monkeypatch.setattr(link, "pull", lambda: now.__setitem__(0, now[0] + 0.2))  # a slow server
+    with pytest.raises(Enough):
+        node.answer_messages(tmp_path, link, bytes, None)
+    assert (round(pauses[0], 6), pauses[-1]) == (1.0, 3.0)
 
 
 @pytest.fixture
