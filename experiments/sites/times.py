@@ -126,7 +126,7 @@ class Usage:
     def table(self, times: RunTimes) -> str:
         """Format the processor seconds of a round after the first, and the largest memory of a process of each kind."""
         start, end = self._at(times.rounds[0][1]), self._at(times.rounds[-1][1])
-        seconds: Counter[str] = Counter()
+        seconds: dict[str, float] = dict.fromkeys(self._kinds.values(), 0.0)
         for pid, used in end.items():
             seconds[self._kinds[pid]] += used - start.get(pid, 0)
         rounds = len(times.rounds) - 1

@@ -229,7 +229,12 @@ def test_a_test_server_registers_a_new_key(tmp_path, serve, superlink):
 
 def test_a_key_that_is_online_elsewhere_waits(serve, superlink):
     superlink.state = "online"
-    threading.Timer(0.2, setattr, [superlink, "state", "offline"]).start()
+
+    def end_other():
+        superlink.wait(lambda: superlink.counts["activate-node"] >= 4)
+        superlink.state = "offline"
+
+    threading.Thread(target=end_other).start()
     superlink.ask(b"abc")
     serve()
     assert superlink.counts["activate-node"] >= 4
