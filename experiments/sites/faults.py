@@ -30,7 +30,7 @@ from fedvlp.sites.policy import APPROVALS
 
 REPLY_SECONDS = 30
 ROUNDS = 4
-LONG = ("--data.reply_seconds=120",)
+LONG = ("--data.reply_seconds=200",)
 FOREIGN_PROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -128,31 +128,30 @@ def site_ended(deployed: Deployed) -> str:
 
 
 def site_late(deployed: Deployed) -> str:
-    """Stop a site's process in round 2, and continue it after its timeout."""
+    """Stop a site's process in round 2, before it trains for round 3, and continue it after its timeout."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
     deployed.wait_for("round_started", 2)
     deployed.federation.processes.send(victim, signal.SIGSTOP)
-    deployed.wait_for("phase_ended", 2)
+    deployed.wait_for("phase_ended", 3)
     deployed.federation.processes.send(victim, signal.SIGCONT)
     return ending(deployed)
 
 
 def network(deployed: Deployed) -> str:
-    """Let a site's relay drop all connections in round 2, delay them in round 3, and answer 500 in round 4."""
+    """Let a site's relay drop all connections in rounds 2 and 3, then delay them, and answer 500 in round 4."""
     deployed.start()
     deployed.hand_over()
     relay = deployed.federation.relays[deployed.setting.sites[1]]
-    deployed.wait_for("round_started", 2)
-    for _ in range(3):
-        relay.drop()
-        time.sleep(2)
-    deployed.wait_for("round_started", 3)
+    for number in (2, 3):
+        deployed.wait_for("round_started", number)
+        for _ in range(3):
+            relay.drop()
+            time.sleep(0.3)
     relay.delay = 2.5  # in each direction
-    deployed.wait_for("phase_ended", 3)
+    deployed.wait_for("phase_ended", 4)
     relay.delay = 0.0
-    deployed.wait_for("round_started", 4)
     relay.answer_error(deployed.federation.certificates)
     return f"{ending(deployed)}; {count_lost(deployed)} reconnections"
 

@@ -34,7 +34,7 @@ class Fleet(ThreadingHTTPServer):
 
     Attributes:
         faults: Faults of the next requests by path: a status, an error's (status, code), seconds to wait, "drop" for
-            no answer, or "lose" for a push session that ended.
+            a request that does not arrive, "mute" for a lost answer, or "lose" for a push session that ended.
         counts: Number of requests by path.
         ahead: Seconds by which the server's clock is ahead.
         state: "unknown" for a node without a registered key, "offline" or "online".
@@ -51,6 +51,7 @@ class Fleet(ThreadingHTTPServer):
         self.waiting = []
         self.objects = {}
         self.replies = {}
+        self.pending = set()
         self.asked = []
         self.registers = False
 
@@ -107,8 +108,11 @@ class Fleet(ThreadingHTTPServer):
         return message_pb2.PullObjectResponse(object_found=found, object_available=found, object_content=content)
 
     def push_object(self, request):
-        self.objects[request.object_id] = request.object_content
-        return message_pb2.PushObjectResponse(stored=True)
+        is_pending = request.object_id in self.pending
+        if is_pending:
+            self.pending.remove(request.object_id)
+            self.objects[request.object_id] = request.object_content
+        return message_pb2.PushObjectResponse(stored=is_pending)
 
     def confirm_message_received(self, request):
         return message_pb2.ConfirmMessageReceivedResponse()
@@ -122,10 +126,12 @@ class Fleet(ThreadingHTTPServer):
 
     def push_messages(self, request):
         tree = request.message_object_trees[0]
-        metadata = message_from_proto(request.messages_list[0]).metadata
-        first = self.replies.setdefault(metadata.reply_to_message_id, tree)
-        names = [part.object_id for part in iterate_object_tree(tree)] if first.object_id == tree.object_id else []
-        missing = [name for name in names if name not in self.objects]
+        asked = message_from_proto(request.messages_list[0]).metadata.reply_to_message_id
+        if asked in self.replies:  # a SuperLink deletes a message once the server has pulled its reply, here at once
+            return fleet_pb2.PushMessagesResponse(session_id="session")
+        self.replies[asked] = tree
+        missing = [part.object_id for part in iterate_object_tree(tree) if part.object_id not in self.objects]
+        self.pending |= set(missing)
         return fleet_pb2.PushMessagesResponse(objects_to_push=missing, session_id="session")
 
 
@@ -158,6 +164,11 @@ class Handler(BaseHTTPRequestHandler):
             if fault == "lose":
                 response = message_pb2.PushObjectResponse(stored=False)
                 self.server.objects.pop(request.object_id)
+                self.server.pending.clear()
+                self.server.replies.clear()
+            if fault == "mute":
+                self.close_connection = True
+                return
             self._send(200, response.SerializeToString())
         except Refusal as refusal:
             status, code = refusal.args

@@ -262,20 +262,24 @@ class Link:
                 clientapp_runtime_list=[seconds],
             )
             parts = objects.get_all_nested_objects(reply)
-            pushed = self.call("PushMessages", request)
-            if not pushed.objects_to_push:
-                raise Expired("the server no longer waits for it")
-            # The SuperLink ends the session if the connection is lost for minutes.
-            while not all(self._push_object(run, pushed.session_id, parts[name]) for name in pushed.objects_to_push):
-                pushed = self.call("PushMessages", request)
+            while True:
+                wanted = self.call("PushMessages", request).objects_to_push
+                # After a lost answer the SuperLink may have the message, and then it names no objects. It stores each
+                # object once, so that a repeated request stores none.
+                stored = [self._push_object(run, parts[name]) for name in wanted or parts]
+                if any(stored):
+                    break
+                # The SuperLink ends the session of the objects if the connection is lost for minutes.
+                if not wanted:
+                    raise Expired("the server no longer waits for it")
         name = header.metadata.message_id
         confirmed = message_pb2.ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
         self.call("ConfirmMessageReceived", confirmed)
 
-    def _push_object(self, run: int, session: str, part: objects.InflatableObject) -> bool:
-        options = {"run_id": run, "object_id": part.object_id, "session_id": session}
-        request = message_pb2.PushObjectRequest(node=self._node, object_content=part.deflate(), **options)
-        return bool(self.call("PushObject", request).stored)
+    def _push_object(self, run: int, part: objects.InflatableObject) -> bool:
+        """Push an object without the id of its session, which may be lost with an answer."""
+        options = {"run_id": run, "object_id": part.object_id, "object_content": part.deflate()}
+        return bool(self.call("PushObject", message_pb2.PushObjectRequest(node=self._node, **options)).stored)
 
 
 def answer_messages(home: Path, link: Link, handle: Callable[[bytes], bytes], poll: float | None) -> None:

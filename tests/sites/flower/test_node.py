@@ -110,6 +110,25 @@ def test_no_fault_of_the_connection_loses_or_repeats_a_message(serve, superlink,
     assert handled == [b"ab", b"cd"]
 
 
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("pull-object", 0),
+        ("push-messages", 0),
+        ("push-object", 0),
+        ("push-object", 1),
+        ("push-object", 2),
+        ("confirm-message-received", 0),
+    ],
+)
+def test_no_lost_answer_of_the_server_loses_or_repeats_a_message(serve, superlink, path, number):
+    superlink.faults[path] = [None] * number + ["mute"]
+    superlink.ask(b"ab")
+    superlink.ask(b"cd")
+    assert serve(count=2).answered == 2
+    assert superlink.answers == [b"ba", b"dc"]
+
+
 def test_a_large_message_is_cut_and_arrives_whole(serve, superlink):
     content = os.urandom(LARGEST_OBJECT + 3_000_001)
     superlink.ask(content)
