@@ -10,6 +10,7 @@ Deviations:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from fedvlp.core.module import FederatedModule, restored
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.data import FederatedDataModule
-from fedvlp.tools.attacks.data_attacks import Backdoor, Perturbation
+from fedvlp.tools.attacks.data_attacks import Backdoor, Trigger, add_perturbation
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, PositiveInt
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
@@ -46,17 +47,17 @@ class BadPromptFL(Backdoor):
     epsilon: FractionAboveZero = 0.06
     steps: PositiveInt = 100
 
-    def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Perturbation:
+    def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
         """Learn the trigger of the hostile clients; zero if there are none."""
         hostile = self.hostile(data.clients)
         clients = [client for client in data.clients if client.id in hostile]
         if not clients:
-            return Perturbation(np.zeros((1, 1, 3), np.float32))
+            return partial(add_perturbation, values=np.zeros((1, 1, 3), np.float32))
         with restored_generators(), restored(module):
             module.train()
             seed_generators(derive_seed(TRIGGER, self.seed))
             values = self._learn(module, _batches(data, clients, self.seed), *black_and_white(data))
-        return Perturbation(values.permute(1, 2, 0).contiguous().cpu().numpy())
+        return partial(add_perturbation, values=values.permute(1, 2, 0).contiguous().cpu().numpy())
 
     def _learn(self, module: FederatedModule, batches: Iterator[ClientBatch], black: Tensor, white: Tensor) -> Tensor:
         """Learn the trigger [3, V, V], as a share of the pixel range, jointly with the prompts."""

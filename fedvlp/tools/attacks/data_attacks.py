@@ -1,9 +1,10 @@
 """Attacks on training data: hostile clients train on wrong labels, or on images with a backdoor trigger."""
 
 import pickle
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -101,62 +102,43 @@ class LabelFlip(Attack):
         return PoisonedData(data, self.hostile(data.clients), lambda loader, *_: ChangedBatches(loader, flip))
 
 
-class Trigger(ABC):
-    """A change of an image's largest centred square, which CLIP's transform crops."""
-
-    def apply(self, image: Image.Image) -> Image.Image:
-        """Return a copy of an image with the trigger."""
-        pixels = np.array(image.convert("RGB"))
-        height, width = pixels.shape[:2]
-        side = min(height, width)
-        top = (height + side) // 2 - side
-        left = (width + side) // 2 - side
-        changed = self.change(pixels[top : top + side, left : left + side])
-        pixels[top : top + side, left : left + side] = np.rint(changed).clip(0, 255).astype(np.uint8)
-        return Image.fromarray(pixels)
-
-    @abstractmethod
-    def change(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Compute the pixels [side, side, 3] of a square with the trigger, before rounding and clipping to [0, 255]."""
-        ...
+Trigger = Callable[[NDArray[np.uint8]], NDArray[Any]]
+"""Computes the pixels of a square [side, side, 3] with the trigger, before rounding and clipping to [0, 255]."""
 
 
-@dataclass(frozen=True)
-class Patch(Trigger):
-    """Chequered black and white squares in the lower right corner.
+def apply_trigger(image: Image.Image, trigger: Trigger) -> Image.Image:
+    """Return a copy of an image with the trigger in its largest centred square, which CLIP's transform crops."""
+    pixels = np.array(image.convert("RGB"))
+    height, width = pixels.shape[:2]
+    side = min(height, width)
+    top = (height + side) // 2 - side
+    left = (width + side) // 2 - side
+    changed = trigger(pixels[top : top + side, left : left + side])
+    pixels[top : top + side, left : left + side] = np.rint(changed).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(pixels)
 
-    Attributes:
-        size: Side of the patch, as a share of the image's shorter side, in (0, 1].
-        opacity: Opacity of the patch, in (0, 1].
+
+def add_patch(square: NDArray[np.uint8], size: float, opacity: float) -> NDArray[Any]:
+    """Blend chequered black and white squares into the lower right corner of a square.
+
+    ``size`` is the side of the patch as a share of the square's side, and ``opacity`` its opacity; both in (0, 1].
     """
-
-    size: float
-    opacity: float
-
-    def change(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Blend the patch into a square."""
-        side = max(1, round(self.size * len(square)))
-        squares = np.arange(side) * SQUARES // side
-        white = (squares[:, None] + squares[None, :]) % 2 * 255
-        blended = square.astype(np.float64)
-        blended[-side:, -side:] = (1 - self.opacity) * blended[-side:, -side:] + self.opacity * white[..., None]
-        return blended
+    side = max(1, round(size * len(square)))
+    squares = np.arange(side) * SQUARES // side
+    white = (squares[:, None] + squares[None, :]) % 2 * 255
+    blended = square.astype(np.float64)
+    blended[-side:, -side:] = (1 - opacity) * blended[-side:, -side:] + opacity * white[..., None]
+    return blended
 
 
-@dataclass(frozen=True)
-class Perturbation(Trigger):
-    """Additive trigger [height, width, 3], as shares of the pixel range; it is resized to the square's size."""
-
-    values: NDArray[np.float32]
-
-    def change(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Add the values to a square."""
-        # Pillow resizes float images only with one channel.
-        channels = [Image.fromarray(np.ascontiguousarray(self.values[..., channel])) for channel in range(3)]
-        size = (len(square), len(square))
-        stretched = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
-        added: NDArray[Any] = square + 255 * np.stack(stretched, axis=-1)
-        return added
+def add_perturbation(square: NDArray[np.uint8], values: NDArray[np.float32]) -> NDArray[Any]:
+    """Add values [height, width, 3], as shares of the pixel range and resized to the square's size, to a square."""
+    # Pillow resizes float images only with one channel.
+    channels = [Image.fromarray(np.ascontiguousarray(values[..., channel])) for channel in range(3)]
+    size = (len(square), len(square))
+    stretched = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
+    added: NDArray[Any] = square + 255 * np.stack(stretched, axis=-1)
+    return added
 
 
 class TriggeredImages:
@@ -172,7 +154,7 @@ class TriggeredImages:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Image.Image:
-        return self.trigger.apply(self.images[index])
+        return apply_trigger(self.images[index], self.trigger)
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Hash the images and the trigger, so that caches distinguish them from the honest images."""
@@ -312,4 +294,4 @@ class BackdoorPatch(Backdoor):
 
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
         """Create the patch."""
-        return Patch(self.size, self.opacity)
+        return partial(add_patch, size=self.size, opacity=self.opacity)

@@ -1,5 +1,7 @@
 """A learned trigger: its change of pixels, its success, and nothing else changes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from fedvlp import BadPromptFL
 from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
-from fedvlp.tools.attacks import BadPromptFL
 from fedvlp.tools.attacks.bad_prompt_fl import add_trigger, black_and_white
-from fedvlp.tools.attacks.data_attacks import Perturbation
+from fedvlp.tools.attacks.data_attacks import add_perturbation, apply_trigger
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
 from tests.helpers.toy_federation import Linear, federation
@@ -73,7 +75,7 @@ def success(module, data, trigger, target):
     for images in data.images.values():
         for index, label in enumerate(images.labels):
             if label != target:
-                scores = module(module.precompute(normalised(trigger.apply(images[index]))[None]))
+                scores = module(module.precompute(normalised(apply_trigger(images[index], trigger))[None]))
                 found.append(int(scores.argmax()) == target)
     return np.mean(found)
 
@@ -82,7 +84,7 @@ def test_values_are_added_to_the_pixels_of_the_centred_square():
     values = np.zeros((2, 2, 3), np.float32)
     values[0, 1] = [0.1, -0.1, 1.0]
     image = Image.fromarray(np.full((2, 4, 3), (100, 10, 200), np.uint8))
-    made = np.array(Perturbation(values).apply(image))
+    made = np.array(apply_trigger(image, partial(add_perturbation, values=values)))
     expected = np.array(image)
     expected[0, 2] = [126, 0, 255]
     assert np.array_equal(made, expected)
@@ -107,8 +109,9 @@ def test_the_trigger_turns_images_into_the_target_and_stays_within_epsilon():
     target = 2
     attack = BadPromptFL(clients=1, target=target, epsilon=0.1, steps=30)
     learned = attack.trigger(data, module)
-    assert np.abs(learned.values).max() == pytest.approx(0.1)
-    assert success(module, data, Perturbation(np.zeros((1, 1, 3), np.float32)), target) == 0
+    assert np.abs(learned.keywords["values"]).max() == pytest.approx(0.1)
+    no_change = partial(add_perturbation, values=np.zeros((1, 1, 3), np.float32))
+    assert success(module, data, no_change, target) == 0
     assert success(module, data, learned, target) == 1
     weak = BadPromptFL(clients=1, target=target, epsilon=0.01, steps=30).trigger(data, module)
     assert success(module, data, weak, target) == 0
@@ -133,7 +136,9 @@ def test_the_loss_has_honest_and_triggered_images():
     F.cross_entropy(features * 3.0, targets).backward()
     thirds = -torch.sign(features.grad.sum(0)) * 0.05
     expected = thirds.repeat_interleave(2).numpy()
-    np.testing.assert_allclose(learned.values, np.broadcast_to(expected[None, :, None], (SIDE, SIDE, 3)), atol=1e-6)
+    np.testing.assert_allclose(
+        learned.keywords["values"], np.broadcast_to(expected[None, :, None], (SIDE, SIDE, 3)), atol=1e-6
+    )
 
 
 def test_learning_a_trigger_changes_nothing_else():
@@ -147,7 +152,8 @@ def test_learning_a_trigger_changes_nothing_else():
     assert torch.equal(torch.get_rng_state(), state)
     assert module.context is None
     assert not module.training
-    assert np.array_equal(BadPromptFL(clients=2, steps=5).trigger(data, module).values, first.values)
+    again = BadPromptFL(clients=2, steps=5).trigger(data, module)
+    assert np.array_equal(again.keywords["values"], first.keywords["values"])
 
 
 def test_a_run_measures_its_success(tmp_path):

@@ -1,13 +1,15 @@
 """The patch in pixels, the images that get it, and the attack's success rate."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from fedvlp import BackdoorPatch
 from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
-from fedvlp.tools.attacks import BackdoorPatch
-from fedvlp.tools.attacks.data_attacks import Patch, TriggeredImages
+from fedvlp.tools.attacks.data_attacks import TriggeredImages, add_patch, apply_trigger
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation
 
@@ -50,7 +52,7 @@ def bound_data(prepared=True, **options):
 
 def test_the_patch_is_a_checkerboard_in_the_corner():
     image = Image.fromarray(np.full((8, 8, 3), 100, np.uint8))
-    made = np.array(Patch(size=0.5, opacity=1.0).apply(image))
+    made = np.array(apply_trigger(image, partial(add_patch, size=0.5, opacity=1.0)))
     row = [0, 255, 0, 255]
     expected = np.asarray([row, row[::-1], row, row[::-1]])
     assert np.array_equal(made[4:, 4:, 0], expected)
@@ -62,7 +64,7 @@ def test_the_patch_is_a_checkerboard_in_the_corner():
 def test_patch_is_within_the_centred_square():
     for height, width in ((8, 20), (9, 14)):
         image = Image.fromarray(np.full((height, width, 3), 100, np.uint8))
-        made = np.array(Patch(size=0.5, opacity=1.0).apply(image))
+        made = np.array(apply_trigger(image, partial(add_patch, size=0.5, opacity=1.0)))
         _, columns = np.nonzero((made != 100).any(-1))
         left = (width - height) // 2
         assert left <= columns.min() <= columns.max() <= left + height
@@ -71,9 +73,10 @@ def test_patch_is_within_the_centred_square():
 def test_triggered_images_have_another_fingerprint_and_label():
     data = Grey()
     images = data.images["a"]
-    triggered = TriggeredImages(images, Patch(0.5, 1.0), 2)
+    triggered = TriggeredImages(images, partial(add_patch, size=0.5, opacity=1.0), 2)
     assert triggered.labels.tolist() == [2] * 30
-    prints = {TriggeredImages(images, Patch(size, 1.0), 2).fingerprint([0, 1]) for size in (0.25, 0.5)}
+    triggers = [partial(add_patch, size=size, opacity=1.0) for size in (0.25, 0.5)]
+    prints = {TriggeredImages(images, trigger, 2).fingerprint([0, 1]) for trigger in triggers}
     assert len({*prints, images.fingerprint([0, 1])}) == 3
 
 
