@@ -129,8 +129,8 @@ from .tools.attacks import LabelFlip as LabelFlip
 from .tools.attacks import Scaling as Scaling
 from .tools.attacks import SignFlip as SignFlip
 from .tools.hub.push import push_to_hub as push_to_hub
-from .tools.pretrained.classifier import Classifier as Classifier
-from .tools.pretrained.loading import from_pretrained as from_pretrained
+from .tools.pretrained import Classifier as Classifier
+from .tools.pretrained import from_pretrained as from_pretrained
 from .training.add_ons.base import AddOn as AddOn
 from .training.add_ons.fairness import AFL as AFL
 from .training.add_ons.fairness import QFedAvg as QFedAvg

@@ -11,7 +11,7 @@ from fedvlp.commands.cli import main
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.results.record import load_record
-from fedvlp.tools.pretrained.classifier import Classifier
+from fedvlp.tools.pretrained import Classifier
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 

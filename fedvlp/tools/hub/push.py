@@ -16,8 +16,7 @@ from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_cells
 from fedvlp.runs.run_folder import find_run_folder
 from fedvlp.tools.compare.grouping import all_options, describe_records
-from fedvlp.tools.pretrained.classifier import Classifier
-from fedvlp.tools.pretrained.loading import from_pretrained, hub_problem
+from fedvlp.tools.pretrained import Classifier, from_pretrained, hub_problem
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import read_json, write_json, write_text
 from fedvlp.utils.text_table import markdown_table, markdown_text

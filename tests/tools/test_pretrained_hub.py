@@ -40,7 +40,7 @@ def hub(monkeypatch, tmp_path):
     api.hf_hub_download.side_effect = download
     api.model_info.side_effect = lambda name: SimpleNamespace(private=name in api.hidden)
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
-    monkeypatch.setattr("fedvlp.tools.pretrained.loading.check_hub", lambda: None)
+    monkeypatch.setattr("fedvlp.tools.pretrained.check_hub", lambda: None)
     return api
 
 

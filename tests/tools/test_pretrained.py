@@ -15,7 +15,7 @@ import fedvlp
 from fedvlp import CLIPSpec, SingleDomain, UserError
 from fedvlp.commands.cli import main
 from fedvlp.runs.run_folder import read_model
-from fedvlp.tools.pretrained.classifier import Classifier
+from fedvlp.tools.pretrained import Classifier
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 from tests.helpers.archives import save_trap
 from tests.helpers.assertions import assert_equal

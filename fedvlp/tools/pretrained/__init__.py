@@ -1,1 +1,0 @@
-"""Trained models as plain classifiers, loaded from a file or a hub."""
