@@ -6,17 +6,19 @@ import re
 import sys
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Sequence
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import ActionConfigFile, Namespace, _typehints
+from jsonargparse._typehints import discard_init_args_on_class_path_change as keep_common_options
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import fedvlp
 from fedvlp.commands.answers import shorten
 from fedvlp.commands.cli import RUN_COMMANDS
-from fedvlp.commands.replaced_options import discarding_replaced_options
-from fedvlp.commands.trained_config import ALLOW_HELP, command_config, config_option
+from fedvlp.commands.trained_config import ALLOW_HELP, trained_options
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
@@ -67,6 +69,27 @@ class ConfigOption(ActionConfigFile):  # type: ignore[misc]
         super().__call__(parser, namespace, values, option_string)
 
 
+def discard_replaced_options(parser: Any, previous: Any, value: Any) -> None:
+    """Discard the options of a replaced class. This is the only patch of jsonargparse.
+
+    jsonargparse keeps the options that both classes accept, and no public setting prevents that. If a user replaces SGD
+    by Adam, Adam would inherit SGD's weight decay, whether a config or the method's constructor had set it.
+
+    Options without a default in the new class are kept, e.g. the number of clients of a partition. The options of
+    methods and data sets are kept as well, because the class and its options may come from different configs.
+    """
+    if not previous or previous.get("init_args") is None or previous["class_path"] == value["class_path"]:
+        return
+    kind = _typehints.import_object(value["class_path"])
+    if isinstance(kind, type) and issubclass(kind, (FederatedModule, FederatedDataModule)):
+        keep_common_options(parser, previous, value)
+        return
+    options = previous["init_args"]
+    parameters = signature(kind).parameters
+    required = [name for name in parameters if parameters[name].default is Parameter.empty and name in options]
+    previous["init_args"] = Namespace({name: options[name] for name in required})
+
+
 class FederationParser(LightningArgumentParser):
     """LightningCLI's parser, with options in any order."""
 
@@ -96,7 +119,7 @@ class FederationParser(LightningArgumentParser):
         """Parse options in any order."""
         # jsonargparse passes ``null`` to the parser of nested options as ``None``.
         words = [re.sub("=None$", "=null", word) for word in sort_options(sys.argv[1:] if args is None else args)]
-        with discarding_replaced_options():
+        with patch.object(_typehints, "discard_init_args_on_class_path_change", discard_replaced_options):
             return super().parse_args(words, *others, **options)
 
 
@@ -116,6 +139,8 @@ Command = TypeVar("Command", bound="FederationCLI")
 
 class FederationCLI(LightningCLI):
     """LightningCLI for methods, data modules and the federation: keys ``model``, ``data`` and ``trainer``."""
+
+    trainer: Federation  # type: ignore[assignment]
 
     def __init__(self, **options: Any) -> None:
         # Hide Lightning's info messages about devices and seeds.
@@ -235,15 +260,13 @@ class ConfigFile(SaveConfigCallback):
 def run_federation(arguments: Sequence[str]) -> int:
     """Run the command named by the first argument and return the exit code; raise UserError for bad input."""
     command, *words = arguments
-    # All commands except fit start from a trained file.
-    trained = None if command == "fit" else command_config(command, words)
-    if trained is not None:
-        words.insert(0, config_option(trained))  # first, so that the user's options override it
+    # All commands except fit start from a trained file. Its config comes first, so that the user's options override it.
+    trained = [] if command == "fit" else trained_options(command, words)
     with unwrapped_errors():
         FederationCLI(
             save_config_callback=ConfigFile if command == "fit" else None,
             save_config_kwargs={"save_to_log_dir": False},
             parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
-            args=[command, *words],
+            args=[command, *trained, *words],
         )
     return 0

@@ -17,8 +17,8 @@ ALLOW_HELP = (
 )
 
 
-def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Read the config of the trained file in a command's arguments; None if they choose a method, or no file.
+def trained_options(command: str, arguments: Sequence[str]) -> list[str]:
+    """Read the config of a command's trained file, as an option; none if the arguments choose a method, or no file.
 
     Except for ``predict``, the config includes the run's data and precision, from the config next to the file. Raises
     UserError like :func:`trained_config`, or if images are needed and there is no config.
@@ -26,14 +26,14 @@ def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | N
     names = {name for name, _ in split_options(arguments)}
     runs = option_values(arguments, "--ckpt_path")
     if not runs or names & {"--help", "--config", "--model"}:
-        return None
+        return []
     if runs[-1] == "last":
         raise UserError(f"{command} accepts `last` only with --config. Name the run: fedvlp {command} RUN.")
     allow = option_values(arguments, "--allow")
     file = trained_file(runs[-1], command)
     config = trained_config(file, allow)
     if command == "predict":
-        return config
+        return [config_option(config)]
     from_run = run_config(file, allow, None if "--data" in names else "--data")
     config["trainer"] |= from_run["trainer"]
     del config["data"]  # only predict uses these placeholders without images
@@ -41,20 +41,16 @@ def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | N
         if "data" not in from_run:
             raise UserError(f"{command} needs images, but there is no config next to {file}. Pass --data or --config.")
         config["data"] = from_run["data"]
-    return config
+    return [config_option(config)]
 
 
 def trained_file(ckpt_path: str | None, command: str) -> Path:
-    """Find the trained tensors of a command's RUN; raise UserError if RUN is missing or ``last``."""
+    """Find the trained tensors of RUN: a file, or the newest run in a folder. Raise UserError for None or ``last``."""
     if ckpt_path in (None, "", "last"):
         raise UserError(
             f"{command} needs a run: fedvlp {command} RUN, a run folder, a prompts.safetensors or a checkpoint."
         )
-    return find_tensor_file(Path(ckpt_path))
-
-
-def find_tensor_file(path: Path) -> Path:
-    """Find the trained tensors of a run folder, or of the newest run in a folder; a file is returned unchanged."""
+    path = Path(ckpt_path)
     return find_run_folder(path) / "prompts.safetensors" if path.is_dir() else path
 
 
@@ -114,9 +110,9 @@ def run_config(file: Path, allow: Sequence[str], data_option: str | None) -> dic
     return config
 
 
-def parse_kinds(what: str, choices: Collection[str]) -> list[str]:
-    """Split the value of ``--what`` and drop duplicates; raise UserError for an unknown name."""
-    kinds = list(dict.fromkeys(what.split(",")))
+def parse_kinds(what: str | None, choices: Collection[str]) -> list[str]:
+    """Split the value of ``--what`` and drop duplicates; None means all. Raise UserError for an unknown name."""
+    kinds = list(choices if what is None else dict.fromkeys(what.split(",")))
     if unknown := [kind for kind in kinds if kind not in choices]:
         raise UserError(f"--what: expected {', '.join(choices)} (comma-separated); got {', '.join(unknown)!r}.")
     return kinds

@@ -63,14 +63,14 @@ def read_app(config: Path) -> FederationCLI:
     if not isinstance(command.datamodule, SitesData):
         name = command.datamodule.name
         raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {name}.")
-    _check_options(cast(Federation, command.trainer), command.model)
+    _check_options(command.trainer, command.model)
     return command
 
 
 def _serve(
     command: FederationCLI, description: Mapping[str, Any], transport: Transport, run_dir: Path, ckpt_path: str | None
 ) -> None:
-    federation = cast(Federation, command.trainer)
+    federation = command.trainer
     data = cast(SitesData, command.datamodule)
     federation.default_root_dir = run_dir
     run = secrets.token_hex(8)
@@ -121,14 +121,14 @@ def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None)
     # The federation will choose the same checkpoint.
     path = Path(ckpt_path)
     if ckpt_path == "last":
-        path = run_dir / (cast(Federation, command.trainer).name or run_name(command.model, command.datamodule))
+        path = run_dir / (command.trainer.name or run_name(command.model, command.datamodule))
     checkpoints = [path] if path.is_file() else find_checkpoints(path)
     return checkpoints[0].parent.parent if checkpoints else None
 
 
 def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
     """Describe a run by the fields of ``wire.Description``, with an empty signature; deterministic for each config."""
-    federation = cast(Federation, command.trainer)
+    federation = command.trainer
     data = cast(SitesData, command.datamodule)
     described = describe_model(command.model)
     init_args = dict(described["init_args"])

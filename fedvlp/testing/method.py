@@ -19,7 +19,7 @@ from fedvlp.core.state import State, matches_prefix, num_bytes, numel
 from fedvlp.runs.descriptions import load_trained
 from fedvlp.runs.run_folder import read_model
 from fedvlp.testing.contract import ContractError, difference, require
-from fedvlp.testing.runs import ReferenceRun, fit, get_federation, small_run, train_reference, write_images
+from fedvlp.testing.runs import ReferenceRun, fit, small_run, train_reference, write_images
 from fedvlp.training.communication import COUNTS
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config
@@ -101,9 +101,9 @@ def check_resumed_run(reference: ReferenceRun) -> None:
     first = broken / "checkpoints" / "round-00001.safetensors"
     change = difference(fit(again, ckpt_path=str(first) if trains else "last"), reference.tensors)
     require(not change, f"a run that resumes after round 1 must equal an uninterrupted run, but {change}. {KEEP}")
-    rounds = [row["round"] for row in get_federation(again).run_state.history]
+    rounds = [row["round"] for row in again.trainer.run_state.history]
     require(rounds == ([1, 2] if trains else []), f"a resumed run must have rounds 1 and 2; it has {rounds}.")
-    folders = (get_federation(again).log_dir, reference.folder)
+    folders = (again.trainer.log_dir, reference.folder)
     resumed, expected = (Path(folder, "prompts.safetensors").read_bytes() for folder in folders)
     require(resumed == expected, "a resumed run's prompts.safetensors must equal the file of an uninterrupted run.")
 
@@ -127,7 +127,7 @@ def check_partial_participation(reference: ReferenceRun) -> None:
     steps = ["--trainer.local.epochs=1", "--trainer.local.steps=1"]
     run = reference.build(*rounds, *steps, "--trainer.runtime.default_callbacks=false")
     fit(run)
-    history = get_federation(run).run_state.history
+    history = run.trainer.run_state.history
     losses = []
     for row in history:
         losses.append(sum(name.endswith("/loss") for name in row))
@@ -210,7 +210,7 @@ def check_communication(reference: ReferenceRun) -> None:
     """Check that predicted and logged communication equal the largest client's traffic in every round."""
     clients = reference.run.datamodule.clients
     cost = reference.cost.rows(rounds=2)[-1]
-    history = get_federation(reference.run).run_state.history
+    history = reference.run.trainer.run_state.history
     for row in history:
         # A pool of all images sends nothing, although the loop treats its result like an upload.
         by_client: dict[int, list[State]] = {}
@@ -264,7 +264,7 @@ def check_deployed_file(reference: ReferenceRun) -> None:
     prompts = reference.folder / "prompts.safetensors"
     # Another seed draws different constants, so all relevant ones must be in the file or follow from the options.
     fresh = reference.build("--seed_everything=7")
-    federation = get_federation(fresh)
+    federation = fresh.trainer
     federation._attach(fresh.model, fresh.datamodule)
     deployed, personal = load_trained(prompts, fresh.model)
     scores = evaluate(fresh.model, fresh.datamodule, federation.fabric, deployed, personal)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -12,7 +12,6 @@ from torch import Tensor
 from fedvlp.callbacks import Plots
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.state import ClientUpdate, ServerState, State
-from fedvlp.federation import Federation
 from fedvlp.testing.contract import run_tensors
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import Cost, communication_cost
@@ -69,14 +68,9 @@ def small_run(image_root: Path | None, folder: Path, method: Sequence[str], *arg
     return FederationCLI.make([*defaults, *arguments])
 
 
-def get_federation(run: FederationCLI) -> Federation:
-    """Return the federation that trains a run."""
-    return cast(Federation, run.trainer)
-
-
 def fit(run: FederationCLI, **options: Any) -> dict[str, Tensor]:
     """Train a run, and return the tensors of its final state."""
-    federation = get_federation(run)
+    federation = run.trainer
     # Plots are the same for all methods and take longer than a round.
     federation.callbacks[:] = [callback for callback in federation.callbacks if not isinstance(callback, Plots)]
     federation.fit(run.model, run.datamodule, **options)
@@ -130,7 +124,7 @@ def train_reference(build: Callable[..., FederationCLI]) -> ReferenceRun:
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     fingerprint = run.model.clip.fingerprint()
     cost = communication_cost(run.model, run.datamodule.clients)
-    get_federation(run).add_callback(recorder)
+    run.trainer.add_callback(recorder)
     tensors = fit(run)
-    folder = Path(get_federation(run).log_dir)
+    folder = Path(run.trainer.log_dir)
     return ReferenceRun(build, run, before, fingerprint, cost, tensors, recorder.states, folder)

@@ -12,14 +12,14 @@ from lightning import Fabric
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fedvlp.commands.trained_config import command_config, trained_file
+from fedvlp.commands.trained_config import trained_file, trained_options
 from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, calibration_errors, interval
 from fedvlp.core.protocols import MeasuredData
 from fedvlp.results.figures import Picture, add_legend, new_axes, series_style, write_explanations
 from fedvlp.runs.descriptions import check_predicts
-from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
+from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run
 from fedvlp.training.evaluation import batch_logits
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
@@ -28,14 +28,11 @@ from fedvlp.utils.text_table import text_table
 Logits = tuple[Float[Tensor, "N C"], Int[Tensor, "N"]]  # with labels
 
 
-class CalibrateCLI(TrainedRunCLI):
-    """Parser that creates the method and the data of a run, without training."""
-
-
 def run_calibrate(arguments: Sequence[str]) -> int:
     """Store the temperature in the run's prompts, print calibration errors, and return the exit code."""
     about = "Fit a temperature on a run's source validation images, and store it in its prompts.safetensors."
-    command = parse(CalibrateCLI, arguments, command_config("calibrate", arguments), about)
+    words = [*trained_options("calibrate", arguments), *arguments]
+    command = TrainedRunCLI.make(words, prog="fedvlp calibrate", description=about)
     file = trained_file(command.config.ckpt_path, "calibrate")
     tensors, header = read_tensors(file)
     check_header(file, header, "prompts")
@@ -43,7 +40,7 @@ def run_calibrate(arguments: Sequence[str]) -> int:
     check_predicts(module)
     if module.has_several_labels:
         raise UserError("calibrate supports one label per image. This run has several, with thresholds instead.")
-    measured = shared_logits(module, command.datamodule, command.trainer.fabric)  # type: ignore[attr-defined]
+    measured = shared_logits(module, command.datamodule, command.trainer.fabric)
     temperature = fit_temperature([pair for split, pair in measured.items() if split.startswith("validation/")])
     header["model"]["calibration_temperature"] = temperature
     write_tensors(file, tensors, header)

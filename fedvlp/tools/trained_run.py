@@ -47,20 +47,9 @@ class TrainedRun:
         return type(self.module).__name__
 
     @property
-    def class_names(self) -> list[str]:
-        """Names of the classes, or of the labels if images have several."""
-        return self.module.label_names
-
-    @property
     def clip(self) -> Any:
         """The frozen CLIP."""
         return self.module.clip
-
-    @property
-    def device(self) -> torch.device:
-        """The method's device."""
-        device: torch.device = next(self.clip.parameters()).device
-        return device
 
 
 @dataclass(frozen=True)

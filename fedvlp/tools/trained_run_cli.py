@@ -1,16 +1,14 @@
 """Loading of trained runs for commands: the parser of their options, their tensors and images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_file
+from fedvlp.commands.trained_config import ALLOW_HELP, trained_file
 from fedvlp.core.state import State
 from fedvlp.data.without_images import PlaceholderData
-from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import check_single_images, load_trained
 from fedvlp.runs.run_folder import describe_choice
 from fedvlp.tools.trained_run import TrainedRun
@@ -34,24 +32,12 @@ class TrainedRunCLI(FederationCLI):
         self.config.trainer.runtime.default_callbacks = False
 
 
-Command = TypeVar("Command", bound=TrainedRunCLI)
-
-
-def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] | None, description: str) -> Command:
-    """Create the method and data from the arguments of a command; ``AuditCLI`` parses ``fedvlp audit``.
-
-    ``trained`` is the config of the trained file, which the arguments override; None without a file.
-    """
-    arguments = [*words] if trained is None else [config_option(trained), *words]
-    return kind.make(arguments, prog=f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", description=description)
-
-
 def load_run(command: TrainedRunCLI, serves_images: bool = True) -> TrainedRun:
     """Move a command's method to its device, load its trained file, and set up its images, or raise a UserError."""
     module = command.model
     check_single_images(module)
     data = command.datamodule
-    federation = cast(Federation, command.trainer)
+    federation = command.trainer
     set_up_method(federation.fabric, module, federation.runtime.num_threads)
     deployed: State = module.shared_state()
     personal: Mapping[int, State] = {}

@@ -12,7 +12,7 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.methods.prompts import distillation_losses
 from fedvlp.methods.zero_shot import ClassMeans
 from fedvlp.testing import method as checks
-from fedvlp.testing.runs import fit, get_federation, train_reference
+from fedvlp.testing.runs import fit, train_reference
 from fedvlp.utils.config_files import configs_folder, read_yaml
 from fedvlp.utils.errors import UserError
 from tests.helpers.configs import EQUIVALENT, METHODS, each_config, few_templates, method_classes
@@ -131,4 +131,4 @@ def test_add_ons_that_evaluate_clients(add_on, classes, tmp_path):
     run = build("promptfl", tmp_path, *options)
     tensors = fit(run)
     assert all(value.isfinite().all() for value in tensors.values())
-    assert len(get_federation(run).run_state.history) == 2
+    assert len(run.trainer.run_state.history) == 2

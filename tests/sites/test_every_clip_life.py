@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.results.figures import Picture
-from fedvlp.testing.runs import fit, get_federation
+from fedvlp.testing.runs import fit
 from fedvlp.tools.export.export import ExportedClassifier
 from fedvlp.tools.export.graph import load_torch_export
 from tests.helpers.assertions import assert_equal
@@ -82,7 +82,7 @@ def test_an_exported_file_predicts_the_same(clips, image_root, tmp_path):
     fit(run)
     file = tmp_path / "model.pt2"
     with unchecked():  # the tracer cannot follow the checks of shapes
-        assert main(["export", str(get_federation(run).folder), "--format=torch_export", "--output", str(file)]) == 0
+        assert main(["export", str(run.trainer.folder), "--format=torch_export", "--output", str(file)]) == 0
     images = torch.randn(2, 3, 160, 160)
     torch.testing.assert_close(load_torch_export(file)(images), run.model(images), atol=1e-4, rtol=0)
 
@@ -104,7 +104,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(clips, image_root, tmp_pat
         make_run(image_root, tmp_path, "trip", *given, f"--trainer.name={name}")
         for name in ("broken", "broken", "whole")
     )
-    get_federation(broken).add_callback(StopAfter(1))
+    broken.trainer.add_callback(StopAfter(1))
     with pytest.raises(Interrupted):
         fit(broken)
     fit(resumed, ckpt_path="last")

@@ -1,6 +1,6 @@
 """Audits: images and memberships that a client's upload reveals."""
 
-from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
+from fedvlp.tools.audit.command import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
 

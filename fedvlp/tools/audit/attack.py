@@ -158,12 +158,25 @@ def _recover(
     seed: int,
 ) -> list[Recovered]:
     clip: Any = module.clip
-    true = read_pixels(targets).to(next(clip.parameters()).device)
+    true = read_pixels(targets).to(module.device)
     labels = torch.tensor([target.label for target in targets], device=true.device)
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed)).to(true.device)
     mean, deviation = pixel_scale(clip, true)
     bounds = (-mean / deviation, (1 - mean) / deviation)  # black and white
-    attack = partial(_attack, module, true, labels, START_DEVIATION * noise, bounds, options)
+
+    def attack(source: str, parameters: Mapping[str, Tensor]) -> tuple[Recovered, Gradient]:
+        gradient = loss_gradient(module, true, labels, parameters)
+        length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
+        if not 0 < length < math.inf:
+            raise UserError(
+                f"The gradient of the {source} can't be inverted, because its length is {length:g}. Pass another "
+                "--inversion.phase, or a trained method with a finite loss."
+            )
+        # The attacker is assumed to know the labels.
+        compute_gradient = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
+        images, distance = invert(compute_gradient, gradient, START_DEVIATION * noise, bounds, options)
+        return Recovered(source, images, distance), gradient
+
     recovered = []
     if uploaded:
         recovered.append(attack("prompts", uploaded)[0])
@@ -181,29 +194,6 @@ def _recover(
     recovered.append(Recovered("grey", (torch.full_like(noise, 0.5) - mean) / deviation))
     recovered.append(Recovered("noise", noise.clamp(*bounds)))
     return [_score(clip, result, true) for result in recovered]
-
-
-def _attack(
-    module: FederatedModule,
-    images: Tensor,
-    labels: Tensor,
-    start: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    options: InversionOptions,
-    source: str,
-    parameters: Mapping[str, Tensor],
-) -> tuple[Recovered, Gradient]:
-    gradient = loss_gradient(module, images, labels, parameters)
-    length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
-    if not 0 < length < math.inf:
-        raise UserError(
-            f"The gradient of the {source} can't be inverted, because its length is {length:g}. Pass another "
-            "--inversion.phase, or a trained method with a finite loss."
-        )
-    # The attacker is assumed to know the labels.
-    compute_gradient = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
-    recovered, distance = invert(compute_gradient, gradient, start, bounds, options)
-    return Recovered(source, recovered, distance), gradient
 
 
 def _score(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:

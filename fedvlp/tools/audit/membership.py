@@ -109,13 +109,11 @@ def _sample(images: Sequence[RunImage], count: int, generator: torch.Generator) 
 @torch.no_grad()
 def image_losses(module: FederatedModule, images: Sequence[RunImage]) -> Losses:
     """Compute the cross-entropy of each image under the deployed method, in nats."""
-    clip: Any = module.clip
-    device = next(clip.parameters()).device
     losses = []
     for start in range(0, len(images), BATCH_SIZE):
         batch = images[start : start + BATCH_SIZE]
-        labels = torch.tensor([image.label for image in batch], device=device)
-        logits = module(read_pixels(batch).to(device)).float()
+        labels = torch.tensor([image.label for image in batch], device=module.device)
+        logits = module(read_pixels(batch).to(module.device)).float()
         losses.append(F.cross_entropy(logits, labels, reduction="none").cpu())
     joined: Losses = torch.cat(losses).double().numpy()
     return joined

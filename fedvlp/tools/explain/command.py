@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED
-from fedvlp.commands.trained_config import parse_kinds, trained_config, trained_file
+from fedvlp.commands.trained_config import config_option, parse_kinds, trained_config, trained_file
 from fedvlp.core.several_labels import probabilities
 from fedvlp.core.state import State
 from fedvlp.results.figures import CAPTIONS, Files, Picture, write_explanations
@@ -18,7 +18,7 @@ from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.trained_run import TrainedRun
-from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
+from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run
 from fedvlp.utils.config_files import option_values, split_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import read_json
@@ -51,15 +51,16 @@ def run_explain(arguments: Sequence[str]) -> int:
     """Write explanations, print the files and missing kinds, and return the exit code."""
     options = dict(split_options(arguments))
     # The parser needs the method's class, so read the file first.
-    trained = None
+    words = list(arguments)
     if "--help" not in options:
         file = trained_file("".join(options.get("--ckpt_path", [])), "explain")
-        kinds = _kinds("".join(options["--what"]) if "--what" in options else None)
+        kinds = parse_kinds("".join(options["--what"]) if "--what" in options else None, KINDS)
         needs_samples = "--images" not in options and bool({"predictions", "overlays", "experts"} & set(kinds))
-        trained = trained_config(file, option_values(arguments, "--allow"), "--images" if needs_samples else None)
-    command = parse(ExplainCLI, arguments, trained, "Explain a trained method in pictures and words.")
+        data_option = "--images" if needs_samples else None
+        words.insert(0, config_option(trained_config(file, option_values(arguments, "--allow"), data_option)))
+    about = "Explain a trained method in pictures and words."
+    command = ExplainCLI.make(words, prog="fedvlp explain", description=about)
     config = command.config
-
     run = load_run(command)
     folder = run.folder(config.output, "explanations")
     samples = None
@@ -67,10 +68,10 @@ def run_explain(arguments: Sequence[str]) -> int:
         samples = images.read_samples(config.images, run.clip)
     elif run.data is not None:
         chosen = images.choose_images(run.data, config.num_images)
-        samples = images.read_run_samples(chosen, run.class_names, run.clip)
+        samples = images.read_run_samples(chosen, run.module.label_names, run.clip)
     lines: list[str] = []
     explanations: dict[str, Files] = {}
-    for kind in _kinds(config.what):
+    for kind in parse_kinds(config.what, KINDS):
         try:
             explanations[kind] = explain(kind, run, samples, config)
         except UserError as error:
@@ -83,10 +84,6 @@ def run_explain(arguments: Sequence[str]) -> int:
     lines += [*map(str, write_explanations(folder, explanations)), f"captions: {folder / CAPTIONS}"]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0
-
-
-def _kinds(what: str | None) -> list[str]:
-    return list(KINDS) if what is None else parse_kinds(what, KINDS)
 
 
 def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) -> Files:
@@ -112,27 +109,27 @@ def explain_predictions(run: TrainedRun, samples: Samples, config: Any) -> Pictu
     classifiers = {run.name: run.module}
     if baseline is not None and baseline is not run.module:
         classifiers = {ZERO_SHOT: baseline, **classifiers}
-    pixels = samples.pixels.to(run.device)
+    pixels = samples.pixels.to(run.module.device)
     chosen = {}
     for name, module in classifiers.items():
         values = probabilities(module(pixels).float(), module.hparams["class_names"]).cpu()
         chosen[name] = [module.named_probabilities(row) for row in values]
-    return pictures.prediction_picture(samples, chosen, run.class_names)
+    return pictures.prediction_picture(samples, chosen, run.module.label_names)
 
 
 def explain_overlays(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the relevance of patches for a class."""
-    classes = images.choose_classes(config.toward, samples, run.class_names)
+    classes = images.choose_classes(config.toward, samples, run.module.label_names)
     if classes is not None:
-        classes = classes.to(run.device)
+        classes = classes.to(run.module.device)
     method = config.relevance or images.choose_method(run.clip)
-    views = images.compute_views(run.module, samples.pixels.to(run.device), classes, method)
-    return pictures.overlay_picture(samples, views, run.class_names)
+    views = images.compute_views(run.module, samples.pixels.to(run.module.device), classes, method)
+    return pictures.overlay_picture(samples, views, run.module.label_names)
 
 
 def explain_experts(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the expert of each patch."""
-    experts = token_experts(run.module, samples.pixels.to(run.device))
+    experts = token_experts(run.module, samples.pixels.to(run.module.device))
     if experts is None:
         raise UserError(f"{run.name} with these options does not route tokens to experts.")
     return pictures.token_map_picture(samples, experts.cpu(), list(text_prompts(run.module)))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, find_tensor_file, trained_config
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_config, trained_file
 from fedvlp.runs.run_folder import describe_choice, find_run_folder, list_run_files
 
 
@@ -28,7 +28,7 @@ def run_export(arguments: Sequence[str]) -> int:
     from fedvlp.runs.descriptions import load_deployed_to_all
     from fedvlp.tools.export.export import export_method
 
-    trained = find_tensor_file(options.run)
+    trained = trained_file(str(options.run), "export")
     sys.stdout.write(describe_choice(options.run))
     config = trained_config(trained, options.allow)
     # On the CPU, because each constant of a graph stores its device.

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.roles import BASELINES
-from fedvlp.federation import Federation
 from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_name
 from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
@@ -78,7 +77,7 @@ def _read_config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
 
 
 def _describe(cli: FederationCLI) -> dict[str, Any]:
-    federation = cast(Federation, cli.trainer)
+    federation = cli.trainer
     federation.prepare(cli.model, cli.datamodule)
     cost = communication_cost(cli.model, cli.datamodule.clients, federation.options.local.all_add_ons)
     counts = cost.rows(rounds=1)[-1] if cli.model.configure_phases() else dict.fromkeys(COUNTS, 0)
@@ -90,7 +89,7 @@ def _describe(cli: FederationCLI) -> dict[str, Any]:
 
 
 def _measure(cli: FederationCLI, prompts: Path, titles: Collection[str], rounds: int) -> dict[str, Any]:
-    federation = cast(Federation, cli.trainer)
+    federation = cli.trainer
     deployed, personal = load_trained(prompts, cli.model)
     cli.model.calibration_temperature = 1.0  # as when the summary was written
     # A method without phases has only rows of baselines.
