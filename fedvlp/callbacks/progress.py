@@ -15,6 +15,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import LABEL_SCORES
 from fedvlp.core.roles import ROLES
 from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.results.rounds import list_means
 from fedvlp.runs.events import append_events
 from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.training.callback import FederationCallback, RunView
@@ -58,14 +59,9 @@ class ProgressBar(FederationCallback):
         rounds_left = federation.options.rounds - row["round"]
         # Average over all rounds, because rounds with evaluation take longer.
         seconds_left = rounds_left * sum(past["seconds"] for past in history) / len(history)
-        measured = {role.title: row[name] for name, role in ROLES.items() if name in row and not role.is_computed}
-        accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
-        parts = [
-            f"round {row['round']}/{federation.options.rounds}",
-            *accuracies,
-            f"{row['seconds']:.1f} s, {seconds_left:.0f} s left",
-        ]
-        federation.fabric.print(" · ".join(parts), flush=True)
+        title = f"round {row['round']}/{federation.options.rounds}"
+        time_left = f"{row['seconds']:.1f} s, {seconds_left:.0f} s left"
+        federation.fabric.print(" · ".join([title, *list_means(row), time_left]), flush=True)
 
 
 class EventLog(FederationCallback):

@@ -50,6 +50,12 @@ def best_round(history: History, column: str = "validation") -> Mapping[str, Any
     return max(evaluated, key=lambda row: row[column]) if evaluated else None
 
 
+def list_means(row: Mapping[str, Any]) -> list[str]:
+    """List a round's mean accuracies, such as ``held-out 71.2 %``; no scores that are computed from them."""
+    measured = [(role.title, row[name]) for name, role in ROLES.items() if name in row and not role.is_computed]
+    return [f"{title} {accuracy:.1f} %" for title, accuracy in measured]
+
+
 def divergence(baseline: Mapping[str, float], history: History, num_classes: int | None) -> str:
     """Make a warning if training diverged; empty otherwise, or if it is unknown.
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvlp.core.roles import ROLES
 from fedvlp.results.record import SWEEP_FILE
+from fedvlp.results.rounds import list_means
 from fedvlp.runs.events import FILE, find_run, read_status
 from fedvlp.runs.run_folder import WAITING
 from fedvlp.utils.errors import escape_control_chars
@@ -70,12 +70,7 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
     }
     if status["rounds_lost"]:
         lines["lost"] = f"{status['rounds_lost']} rounds without a secure sum, which changed nothing"
-    last_round = status["last_round"]
-    measured = {
-        role.title: last_round[name] for name, role in ROLES.items() if name in last_round and not role.is_computed
-    }
-    accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
-    if accuracies:
+    if accuracies := list_means(status["last_round"]):
         lines[status["score"]] = ", ".join(accuracies)
     if (last := status["last_left_out"]) is not None:
         lines["skipped"] = f"round {last['round']}, client {last['name'] or last['client']}: {last['reason']}"
