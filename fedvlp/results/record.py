@@ -53,8 +53,6 @@ COLUMNS = (*ABOUT, "seed", "rounds", *MEASURED, *COSTS, "bytes", "seconds")
 """The columns of ``load_runs``."""
 
 SWEEP_FILE = "sweep.json"
-RUN_FILES = ("summary.json", "config.yaml")
-"""Files that a run writes at its end and at its start."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,17 @@ class Record:
     options: Mapping[str, Any]
     clip: str
     clip_fingerprint: str
-    optimizer: Mapping[str, Any] | None
     training: Mapping[str, Any]
     rounds: int
-    data: Mapping[str, Any]
     split: str
     protocol: str
     held_out: tuple[str, ...]
     accuracy: Mapping[str, Mapping[str, float]]
     communication: Mapping[str, int]
-    seconds: float
     versions: Mapping[str, str]
+    optimizer: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     tuning: Mapping[str, Any] = field(default_factory=dict)
     balance: Mapping[str, Balance] = field(default_factory=dict)
@@ -106,27 +104,18 @@ class Record:
         init_args = model["init_args"]
         clip = init_args.get("clip", "")
         counts = summary.get("communication_per_client_and_round")
+        optional = ("optimizer", "data", "seconds", "metrics", "tuning", "balance", "configs")
         return cls(
             folder=folder,
             method=model["class_path"].rpartition(".")[2],
             options={name: value for name, value in init_args.items() if name not in LINKED_OPTIONS},
             clip=clip.get("name", "") if isinstance(clip, Mapping) else clip,
             clip_fingerprint=model["clip_fingerprint"],
-            optimizer=summary.get("optimizer"),
             training=_drop_groups(summary["training"]),
-            rounds=summary["rounds"],
-            data=summary.get("data", {}),
-            split=summary["split"],
-            protocol=summary["protocol"],
             held_out=tuple(summary["held_out"]),
-            accuracy=summary["accuracy"],
             communication={name: counts[name] for name in COSTS} if counts else {},
-            seconds=summary.get("seconds", 0.0),
-            versions=summary["versions"],
-            metrics=summary.get("metrics", {}),
-            tuning=summary.get("tuning", {}),
-            balance=summary.get("balance", {}),
-            configs=summary.get("configs", ()),
+            **{name: summary[name] for name in ("rounds", "split", "protocol", "accuracy", "versions")},
+            **{name: summary[name] for name in optional if name in summary},
         )
 
     @property
@@ -283,7 +272,8 @@ def find_records(paths: Sequence[str | Path], needs: Sequence[str] = ()) -> tupl
     records: dict[tuple[Any, ...], Record] = {}
     problems: list[str] = []
     for path in map(Path, paths):
-        folders = sorted({file.parent for file in path.rglob("*") if file.name in RUN_FILES})
+        # The files that a run writes at its end and at its start.
+        folders = sorted({file.parent for file in path.rglob("*") if file.name in ("summary.json", "config.yaml")})
         # Folders inside a run, such as a logger's, are not runs.
         folders = [path] if path in folders else folders
         if not folders:
