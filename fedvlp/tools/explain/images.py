@@ -11,9 +11,10 @@ Relevance is computed from the gradient of the class's logit; the weights that m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from typing import Any, Literal
 
@@ -236,23 +237,19 @@ def relevance(
         ends = [end(block) for block in tower.blocks or () for end in (_attention_input, _attention_output)]
     else:
         ends = [_feature_map(tower)]
-    layers = [layer for layer, _ in ends]
-    with torch.enable_grad(), _record_calls(layers) as calls:
+    with torch.enable_grad(), _record_tensors(ends) as recorded:
         scores = logits(images.detach().clone().requires_grad_())
         # An image's logits depend only on that image, so the sum's gradient contains each image's gradient.
         score = scores.gather(1, classes[:, None]).sum()
-    if len(calls) < len(layers):
+    if len(recorded) < len(ends):
         raise RuntimeError("These logits do not come from this image tower. Let `precompute` return `features`.")
     if method == "grad_cam":
-        values = _grad_cam(score, _recorded_tensor(calls, _feature_map(tower)), patches)
+        values = _grad_cam(score, recorded[_feature_map(tower)], patches)
     else:
-        values = _weighted_attention(score, tower.require_prompts().blocks, calls)[:, patches]
+        values = _weighted_attention(score, tower.require_prompts().blocks, recorded)[:, patches]
     side = isqrt(values.shape[1])
     return values.detach().float().reshape(-1, side, side)
 
-
-Calls = dict[nn.Module, tuple[Tensor, Tensor]]
-"""Input and output of a layer's call."""
 
 LayerEnd = tuple[nn.Module, Literal["input", "output"]]
 """A layer, and whether its input or output is used."""
@@ -277,27 +274,21 @@ def _attention_output(block: Any) -> LayerEnd:
     return block.ls_1 if isinstance(block, ResidualAttentionBlock) else block.attn.norm, "input"
 
 
-def _recorded_tensor(calls: Calls, layer_end: LayerEnd) -> Tensor:
-    layer, end = layer_end
-    return calls[layer][end == "output"]
-
-
 @contextmanager
-def _record_calls(layers: Sequence[nn.Module]) -> Iterator[Calls]:
-    """Record each layer's call that has a gradient and the most tokens; calls with only prompts have fewer."""
-    calls: Calls = {}
+def _record_tensors(ends: Sequence[LayerEnd]) -> Iterator[dict[LayerEnd, Tensor]]:
+    """Record the call of each layer that has a gradient and the most tokens; calls with only prompts have fewer."""
+    recorded: dict[LayerEnd, Tensor] = {}
 
-    def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        is_longer = layer not in calls or output.numel() > calls[layer][1].numel()
+    def record(end: LayerEnd, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        tensor = output if end[1] == "output" else inputs[0]
+        is_longer = end not in recorded or tensor.numel() > recorded[end].numel()
         if output.requires_grad and is_longer:
-            calls[layer] = (inputs[0], output)
+            recorded[end] = tensor
 
-    handles = [layer.register_forward_hook(record) for layer in layers]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks:
+        for end in ends:
+            hooks.enter_context(end[0].register_forward_hook(partial(record, end)))
+        yield recorded
 
 
 def _grad_cam(score: Tensor, tokens: Tensor, patches: slice) -> Float[Tensor, "B patches"]:
@@ -313,16 +304,16 @@ def _patch_tokens(tokens: Tensor, patches: slice) -> Float[Tensor, "B patches W"
     return tokens[:, patches]
 
 
-def _weighted_attention(score: Tensor, blocks: Blocks, calls: Calls) -> Float[Tensor, "B N"]:
+def _weighted_attention(score: Tensor, blocks: Blocks, recorded: Mapping[LayerEnd, Tensor]) -> Float[Tensor, "B N"]:
     """Compute the mean over blocks and heads of (A * dy/dA)+, in the row of the class token.
 
     Fused attention does not return weights, so the weights are computed from a block's input, and their gradient from
     the output's gradient.
     """
-    gradients = torch.autograd.grad(score, [_recorded_tensor(calls, _attention_output(block)) for block in blocks])
+    gradients = torch.autograd.grad(score, [recorded[_attention_output(block)] for block in blocks])
     maps = []
     for index, (block, gradient) in enumerate(zip(blocks, gradients, strict=True)):
-        query, key, value = blocks.heads(index, _recorded_tensor(calls, _attention_input(block)))
+        query, key, value = blocks.heads(index, recorded[_attention_input(block)])
         weights = torch.einsum("bhd,bhnd->bhn", query[:, :, 0], key) / query.shape[-1] ** 0.5
         slopes = gradient[:, 0]  # of the class token, which comes first
         if isinstance(block, ResidualAttentionBlock):

@@ -159,18 +159,14 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
     return Picture(figure, "The expert of each patch", caption, ". ".join(alt_texts) + ".")
 
 
-def select_patches(tokens: Int[Tensor, "P"]) -> Int[Tensor, "N"]:
-    """Select the tokens of patches: a square number of tokens at the end."""
-    return tokens[-(isqrt(len(tokens)) ** 2) :]
-
-
 def draw_token_map(axes: Axes, image: NDArray[np.float32], tokens: Int[Tensor, "P"]) -> None:
     """Draw the patches of an image over the image in grey."""
     side = isqrt(len(tokens))
     height = image.shape[0] / side
     width = image.shape[1] / side
     axes.imshow(image.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
-    for patch, expert in enumerate(select_patches(tokens).tolist()):
+    # The tokens of patches are a square number of tokens at the end.
+    for patch, expert in enumerate(tokens[-(side**2) :].tolist()):
         row, column = divmod(patch, side)
         corner = (column * width - 0.5, row * height - 0.5)
         # Excluded from the layout, which would take long with hundreds of artists.
