@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from jaxtyping import Float, Int
@@ -43,21 +43,14 @@ def export_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) ->
 @contextmanager
 def exportable_routing() -> Iterator[None]:
     """Replace the parts of TRIP's routing that can't be exported, within the block."""
-    replacements: dict[tuple[ModuleType, str], Any] = {
-        (hashing, "weighted_bits"): _weighted_bits,
-        (clustering, "iterate"): _iterate,
+    with (
+        patch.object(hashing, "weighted_bits", _weighted_bits),
+        patch.object(clustering, "iterate", _iterate),
         # The graph tries all orders of at most 8 experts (40,320).
-        (routing, "LARGEST_ENUMERATED"): 8,
-        (routing, "cheapest_assignment"): _refuse_assignment,
-    }
-    originals = {attribute: getattr(*attribute) for attribute in replacements}
-    try:
-        for attribute, replacement in replacements.items():
-            setattr(*attribute, replacement)
+        patch.object(routing, "LARGEST_ENUMERATED", 8),
+        patch.object(routing, "cheapest_assignment", _refuse_assignment),
+    ):
         yield
-    finally:
-        for attribute, original in originals.items():
-            setattr(*attribute, original)
 
 
 def _weighted_bits(pixels: Tensor, factors: Tensor) -> Tensor:

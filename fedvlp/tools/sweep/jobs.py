@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from unittest.mock import patch
 
 from fedvlp.commands.cli import main
 from fedvlp.results.record import SWEEP_FILE
@@ -195,7 +196,11 @@ def run_jobs(
             while waiting and free_devices:
                 job, device = waiting.popleft(), free_devices.popleft()
                 process = context.Process(target=_run_job, args=(job, command))
-                _start(process, device)
+                # Several runs with one thread per core would slow each other down. Libraries read these variables when
+                # they are imported.
+                threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+                with patch.dict(os.environ, threads if device is None else {"CUDA_VISIBLE_DEVICES": device}):
+                    process.start()
                 running[process.sentinel] = RunningJob(job, process, device, time.monotonic())
                 report(job, Status("running"))
             for sentinel in wait(list(running)):
@@ -212,21 +217,6 @@ def run_jobs(
             stopped.process.kill()
             stopped.process.join()
             report(stopped.job, Status("interrupted", time.monotonic() - stopped.began))
-
-
-def _start(process: BaseProcess, device: str | None) -> None:
-    """Start a process with one thread or one GPU, which libraries read when they are imported."""
-    before = dict(os.environ)
-    if device is None:
-        # Several runs with one thread per core would slow each other down.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
-    try:
-        process.start()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _run_job(job: Job, command: Callable[[Sequence[str]], int]) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from fedvlp.core.roles import SELECTION_METRICS
 from fedvlp.results.record import load_record
@@ -62,18 +61,6 @@ class Choice:
         """Compute the lead of the chosen trial over the median, in points."""
         return accuracies[self.chosen] - statistics.median(accuracies)
 
-    def summary(self, shared: str, search: Sequence[str]) -> dict[str, Any]:
-        """Make the entry in the summary of a chosen run.
-
-        ``shared`` is a digest of the arguments shared by all trials, and ``search`` lists the method's spaces.
-        """
-        return {
-            "of": shared,
-            "search": list(search),
-            "trials": len(self.trials),
-            "chosen": list(self.trials[self.chosen]),
-        }
-
 
 def read_choices(path: Path) -> list[Choice]:
     """Read a file written by ``write_choices``."""
@@ -91,9 +78,14 @@ def copy_chosen(trial: Job, target: Job) -> None:
         copy.rename(target.folder)
 
 
-def record_choice(job: Job, tuning: Mapping[str, Any]) -> None:
-    """Add the choice of a run's options to its summary."""
+def record_choice(job: Job, choice: Choice, shared: str, search: Sequence[str]) -> None:
+    """Add the choice of a run's options to its summary.
+
+    ``shared`` is a digest of the arguments shared by all trials, and ``search`` lists the method's spaces.
+    """
     path = find_summary(job)
+    chosen = list(choice.trials[choice.chosen])
+    tuning = {"of": shared, "search": list(search), "trials": len(choice.trials), "chosen": chosen}
     write_json(path, {**read_json(path), "tuning": tuning})
 
 

@@ -66,7 +66,7 @@ def run_tune(arguments: Sequence[str]) -> int:
         return progress.print_failures()
     shared = {method.label: digest(list(plan.choices(method)))[:12] for method in plan.methods}
     for job, choice in runs:
-        record_choice(job, choice.summary(shared[choice.label], [str(space) for space in spaces[choice.label]]))
+        record_choice(job, choice, shared[choice.label], list(map(str, spaces[choice.label])))
     run_compare([*(str(job.folder) for job, _ in runs), "--row=last"])
     sys.stdout.write(f"{choices_text(list(choices.values()))}\n")
     return 0
