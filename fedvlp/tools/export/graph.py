@@ -152,8 +152,6 @@ def _constant_values(traced: GraphModule) -> dict[Node, Any]:
 
 def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
     """Write a graph with input ``images`` and the described output; the description becomes metadata, as JSON."""
-    operators: Any = torch.ops.aten
-    products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
     # PyTorch 2.8 warns about torchvision's operators.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     onnx_program: Any = torch.onnx.export(
@@ -163,7 +161,7 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
         output_names=[description.get("output", {}).get("name", "logits")],
         opset_version=OPSET,
         dynamo=True,
-        custom_translation_table={operators.sort.stable: _stable_sort, operators.where.self: _where, **products},
+        custom_translation_table=_translations(),
         verbose=False,
     )
     for name, value in description.items():
@@ -173,41 +171,36 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
     onnx_program.save(path, external_data=size > MAX_FILE_BYTES)
 
 
-def _product(self: Any, other: Any = None) -> Any:
-    """Translate a matrix product; in double precision as a sum over an index.
-
-    ONNX Runtime fuses products with transpositions, and versions up to at least 1.24 can't load the fused operator with
-    doubles. ``other`` has a default, because arguments without one must have the operator's names, and `mm` has `mat2`.
-    """
+def _translations() -> dict[Any, Callable[..., Any]]:
+    """Translate operators that ONNX Runtime lacks, or that it can't load in double precision."""
     import onnxscript
 
-    operators: Any = onnxscript.opset20
-    ranks = (len(self.shape), len(other.shape))
-    if self.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
-        return operators.MatMul(self, other)
-    # ONNX Runtime does not support two "..." of different lengths.
-    left, right = ("" if rank == 2 else "..." for rank in ranks)
-    return operators.Einsum(self, other, equation=f"{left}ij,{right}jk->{left or right}ik")
+    onnx: Any = onnxscript.opset20
 
+    # `other` has a default, because arguments without one must have the operator's names, and `mm` has `mat2`.
+    def product(self: Any, other: Any = None) -> Any:
+        ranks = (len(self.shape), len(other.shape))
+        if self.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
+            return onnx.MatMul(self, other)
+        # A sum over an index: ONNX Runtime fuses products with transpositions, and versions up to at least 1.24 can't
+        # load the fused operator with doubles. It does not support two "..." of different lengths.
+        left, right = ("" if rank == 2 else "..." for rank in ranks)
+        return onnx.Einsum(self, other, equation=f"{left}ij,{right}jk->{left or right}ik")
 
-def _where(condition: Any, self: Any, other: Any) -> Any:
-    """Translate ``where``, which ONNX Runtime does not support for booleans."""
-    import onnxscript
+    # ONNX Runtime's `where` does not support booleans.
+    def where(condition: Any, self: Any, other: Any) -> Any:
+        if self.dtype != onnxscript.BOOL.dtype:
+            return onnx.Where(condition, self, other)
+        return onnx.Or(onnx.And(condition, self), onnx.And(onnx.Not(condition), other))
 
-    operators: Any = onnxscript.opset20
-    if self.dtype != onnxscript.BOOL.dtype:
-        return operators.Where(condition, self, other)
-    chosen = operators.And(condition, self)
-    return operators.Or(chosen, operators.And(operators.Not(condition), other))
+    # TopK is stable by ONNX's specification.
+    def stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+        size = onnx.Gather(onnx.Shape(self), onnx.Constant(value_ints=[dim]))
+        return onnx.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
-
-def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """Translate a stable sort to TopK, which is stable by ONNX's specification."""
-    import onnxscript
-
-    operators: Any = onnxscript.opset20
-    size = operators.Gather(operators.Shape(self), operators.Constant(value_ints=[dim]))
-    return operators.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
+    aten: Any = torch.ops.aten
+    products = dict.fromkeys((aten.matmul.default, aten.bmm.default, aten.mm.default), product)
+    return {aten.sort.stable: stable_sort, aten.where.self: where, **products}
 
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:

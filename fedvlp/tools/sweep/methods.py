@@ -48,13 +48,13 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
     return visible.split(",")[: len(numbers)] if visible else numbers
 
 
-def held_out_domains(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list[str]]:
-    """List, per method, the domains that its runs hold out in turn; empty if all domains train. Opens no image."""
+def held_out_domains(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list[str | None]]:
+    """List, per method, the domains that its runs hold out in turn; only None if all train. Opens no image."""
     domains_by_data: dict[str, list[str]] = {}
     return {label: _domains_of_method(plan, config, domains_by_data) for label, config in configs.items()}
 
 
-def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
+def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str | None]:
     check_choices(config)
     data: dict[str, Any] = config.data.as_dict()
     options = data.get("init_args", {})
@@ -74,7 +74,7 @@ def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str
     domains = domains_by_data[key]
     # A single domain cannot be held out.
     if plan.held_out == "none" or not holds_out or (plan.held_out == "all" and len(domains) == 1):
-        return []
+        return [None]
     if together := [name for name in domains if TOGETHER in name]:
         raise UserError(f"{TOGETHER} joins domains that are held out together. Rename the domain {together[0]!r}.")
     choices = domains if plan.held_out == "all" else plan.held_out

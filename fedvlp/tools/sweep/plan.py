@@ -55,15 +55,14 @@ class Sweep:
         configs = [f"{CONFIG_OPTION}{config}" for config in (method.config, *self.configs)]
         return (*configs, *self.arguments, *method.arguments)
 
-    def jobs(self, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
-        """List the runs, given an output folder and the held-out domains by method label."""
+    def jobs(self, domains: Mapping[str, Sequence[str | None]], output: Path) -> list[Job]:
+        """List the runs, given an output folder and the held-out domains by method label; None if all train."""
         jobs = []
         # Seeds are the outer loop, because the first seed fills the cache of image features for the others.
         for seed in self.seeds:
             for method in self.methods:
                 choices = self.choices(method)
-                held_out_names: Sequence[str | None] = domains[method.label] or [None]
-                for held_out in held_out_names:
+                for held_out in domains[method.label]:
                     name = run_name(method.label, choices, held_out, seed)
                     arguments = fit_arguments(choices, held_out, seed, output, name)
                     axes = {"model": method.label, "config": method.config, "held_out": held_out, "seed": seed}

@@ -38,8 +38,7 @@ def run_tune(arguments: Sequence[str]) -> int:
     folder = request.output / "trials"
     trial_jobs: dict[Setting, list[Job]] = {}
     for method in plan.methods:
-        held_out_names: Sequence[str | None] = domains[method.label] or [None]
-        for held_out in held_out_names:
+        for held_out in domains[method.label]:
             setting = (method, held_out)
             trial_jobs[setting] = [
                 make_job(plan, setting, trial, plan.seeds[0], folder) for trial in trials[method.label]
@@ -81,7 +80,7 @@ def make_job(plan: Sweep, setting: Setting, trial: Trial, seed: int, folder: Pat
     """Make the job of a trial with one seed."""
     method, held_out = setting
     one = replace(plan, methods=(add_trial(method, trial),), seeds=(seed,))
-    (job,) = one.jobs({method.label: [] if held_out is None else [held_out]}, folder)
+    (job,) = one.jobs({method.label: [held_out]}, folder)
     return job
 
 

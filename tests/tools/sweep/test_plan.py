@@ -8,7 +8,7 @@ from fedvlp.utils.errors import UserError
 
 def test_the_cross_product_one_seed_after_the_other():
     sweep = Sweep(("data/folders",), (SweepMethod("a", "trip"), SweepMethod("b", "plan")), "all", (0, 1))
-    jobs = sweep.jobs({"a": ["ink", "photo"], "b": []}, Path("runs"))
+    jobs = sweep.jobs({"a": ["ink", "photo"], "b": [None]}, Path("runs"))
     assert [(job.axes["model"], job.axes["held_out"], job.axes["seed"]) for job in jobs] == [
         *(("a", "ink", 0), ("a", "photo", 0), ("b", None, 0)),
         *(("a", "ink", 1), ("a", "photo", 1), ("b", None, 1)),
@@ -28,7 +28,7 @@ def test_a_jobs_arguments_choose_the_whole_run():
     (job,) = Sweep((), (SweepMethod("a", "trip"),), ("ink+photo",), (0,)).jobs({"a": ["ink+photo"]}, Path("runs"))
     assert "--data.held_out=[ink,photo]" in job.arguments
     assert job.name.endswith("/ink+photo-0")
-    (seen,) = Sweep((), (SweepMethod("a", "trip"),), "none", (0,)).jobs({"a": []}, Path("runs"))
+    (seen,) = Sweep((), (SweepMethod("a", "trip"),), "none", (0,)).jobs({"a": [None]}, Path("runs"))
     assert "--data.held_out=null" in seen.arguments
     assert seen.name.endswith("/all_seen-0")
 
