@@ -101,7 +101,7 @@ class Summary(FederationCallback):
         diverged = divergence(untrained, history, num_classes)
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
-        if lost := _lost_rounds(federation.run_state.history):
+        if lost := summary.get("lost_rounds"):
             federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation can reproduce this run")
         for package, used in plugins.items():
             federation.fabric.print(f"plug-in {package} {used['version']}: {', '.join(used['classes'])}")
@@ -158,10 +158,6 @@ def _print_costs(federation: RunView) -> None:
         federation.fabric.print(f"{sent}; {seconds:.1f} s for {len(history)} rounds")
 
 
-def _lost_rounds(history: History) -> list[int]:
-    return [row["round"] for row in history if "lost" in row]
-
-
 def _last_counted(history: History) -> Mapping[str, Any]:
     """Find the last row of a round that was not lost, since lost rounds count no updates."""
     return next((row for row in reversed(history) if "lost" not in row), history[-1] if history else {})
@@ -182,7 +178,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
     data = federation.data
     history = federation.run_state.history
     last = _last_counted(history)
-    lost = _lost_rounds(history)
+    lost = [row["round"] for row in history if "lost" in row]
     # Missing measurements have no entry: sites return no predictions, and runs without noise have no privacy loss.
     predictions = read_predictions(Path(federation.log_dir))
     metrics = {row: all_scores(by_split, data.class_names) for row, by_split in predictions.items()}

@@ -96,9 +96,6 @@ class FederationParser(LightningArgumentParser):
     shown: Sequence[str] = ()  # names of the options that the help lists; all if empty
     after_usage = ""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **{"allow_abbrev": False, **options})
-
     def format_help(self) -> str:
         """Format the help; if ``shown`` is not empty, list only its options."""
         command = self.prog.replace(" [options]", "")
@@ -174,7 +171,7 @@ class FederationCLI(LightningCLI):
 
     def init_parser(self, **options: Any) -> LightningArgumentParser:
         """Make a parser that accepts names of bundled configs for ``--config``."""
-        parser = FederationParser(**options)
+        parser = FederationParser(allow_abbrev=False, **options)
         help = (
             "A config file, - for standard input, or the name of a bundled config, such as promptfl. Later configs win."
         )

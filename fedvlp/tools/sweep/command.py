@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from jsonargparse.typing import PositiveInt
@@ -29,57 +28,43 @@ STOPPED = 130
 """Exit code of a command stopped by Ctrl-C."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """A parsed command line and its sweep file.
+def read_request(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
+    """Parse a command line, including its sweep file, into its options and its plan.
 
-    Attributes:
-        options: The parsed command line.
-        plan: The methods, held-out domains and seeds.
-        output: Folder of the runs.
-        note: A text that is printed first.
+    The options also contain the file's ``note``, which is printed first. The default ``output`` is a folder below
+    ``runs``.
     """
+    own, for_fit = split_arguments(arguments)
+    options = parser.parse_args(own)
+    content = read_sweep(options.file) if options.file else {}
+    chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
+    if chosen["models"]:
+        chosen["models"] = [model for models in chosen["models"] for model in models]
+    content |= {name: value for name, value in chosen.items() if value is not None}
+    options.note = content.get("note", "")
+    options.output = options.output or Path("runs", options.file.stem if options.file else parser.prog.split()[-1])
+    return options, make_sweep(content, for_fit)
 
-    options: argparse.Namespace
-    plan: Sweep
-    output: Path
-    note: str
 
-    @classmethod
-    def read(cls, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Request:
-        """Parse a command line. The default output is a folder below ``runs``."""
-        own, for_fit = split_arguments(arguments)
-        options = parser.parse_args(own)
-        content = read_sweep(options.file) if options.file else {}
-        chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
-        if chosen["models"]:
-            chosen["models"] = [model for models in chosen["models"] for model in models]
-        content |= {name: value for name, value in chosen.items() if value is not None}
-        name = options.file.stem if options.file else parser.prog.split()[-1]
-        output = options.output or Path("runs", name)
-        return cls(options, make_sweep(content, for_fit), output, content.get("note", ""))
+def make_runs(options: argparse.Namespace, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
+    """Run or submit the missing runs of a folder, and return the states of all runs.
 
-    def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
-        """Run or submit the missing runs of a folder, and return the states of all runs.
-
-        Raises:
-            UserError: If another sweep uses the folder.
-            KeyboardInterrupt: If the sweep was stopped.
-        """
-        array = _slurm_array(self.options, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with locked(folder / SWEEP_FILE, wait=False):
-                progress = SweepProgress(folder, jobs)
-                if array is not None and progress.missing:
-                    _submit(progress, array, self.options.workers)
-                else:
-                    _run_locally(progress, folder, self.options.workers, devices)
-                return progress
-        except BlockingIOError:
-            raise UserError(
-                f"Another sweep uses {folder}. Wait until it has finished, or pass another --output."
-            ) from None
+    Raises:
+        UserError: If another sweep uses the folder.
+        KeyboardInterrupt: If the sweep was stopped.
+    """
+    array = _slurm_array(options, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(folder / SWEEP_FILE, wait=False):
+            progress = SweepProgress(folder, jobs)
+            if array is not None and progress.missing:
+                _submit(progress, array, options.workers)
+            else:
+                _run_locally(progress, folder, options.workers, devices)
+            return progress
+    except BlockingIOError:
+        raise UserError(f"Another sweep uses {folder}. Wait until it has finished, or pass another --output.") from None
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
@@ -91,25 +76,24 @@ def run_sweep(arguments: Sequence[str]) -> int:
         "fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
         "--output runs/first --data.root photos --trainer.rounds 10",
     )
-    request = Request.read(parser, arguments)
+    options, plan = read_request(parser, arguments)
     # Check everything first: a mistake found after the first run would cost hours.
     from fedvlp.tools.sweep.methods import held_out_domains, parse_methods, visible_devices  # parsing needs PyTorch
 
-    plan = request.plan
     configs = parse_methods(plan)
-    jobs = plan.jobs(held_out_domains(plan, configs), request.output)
+    jobs = plan.jobs(held_out_domains(plan, configs), options.output)
     devices = visible_devices(configs.values())
-    if request.note:
-        sys.stdout.write(f"{request.note.strip()}\n")
-    if request.options.dry_run:
+    if options.note:
+        sys.stdout.write(f"{options.note.strip()}\n")
+    if options.dry_run:
         print_jobs(jobs)
         return 0
     try:
-        progress = request.make(jobs, request.output, devices)
+        progress = make_runs(options, jobs, options.output, devices)
     except KeyboardInterrupt:
         return STOPPED
     if len(progress.missing) < len(progress.jobs) and not progress.is_submitted:
-        run_compare([str(request.output), "--row=last"])
+        run_compare([str(options.output), "--row=last"])
     return progress.print_failures()
 
 

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from fedvlp.tools.compare.command import run_compare
-from fedvlp.tools.sweep.command import STOPPED, Request, axes_parser, print_jobs
+from fedvlp.tools.sweep.command import STOPPED, axes_parser, make_runs, print_jobs, read_request
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.tools.sweep.plan import Sweep, SweepMethod
 from fedvlp.tools.tune.choice import TUNE_FILE, Choice, choices_text, copy_chosen, record_choice, write_choices
@@ -22,11 +22,9 @@ Setting = tuple[SweepMethod, str | None]
 
 def run_tune(arguments: Sequence[str]) -> int:
     """Run the trials, choose, and run the choice; return 1 if a run failed, 130 if the command was stopped."""
-    request = Request.read(_parser(), arguments)
-    options = request.options
+    options, plan = read_request(_parser(), arguments)
     from fedvlp.tools.sweep.methods import held_out_domains, parse_methods, visible_devices  # parsing needs PyTorch
 
-    plan = request.plan
     configs = parse_methods(plan)
     spaces = {label: select_spaces(config, options.search) for label, config in configs.items()}
     trials = {label: make_trials(spaces[label], options.trials, options.search_seed) for label in configs}
@@ -35,7 +33,7 @@ def run_tune(arguments: Sequence[str]) -> int:
         parse_methods(replace(plan, methods=(add_trial(method, trials[method.label][-1]),)))
     domains = held_out_domains(plan, configs)
     devices = visible_devices(configs.values())
-    folder = request.output / "trials"
+    folder = options.output / "trials"
     trial_jobs: dict[Setting, list[Job]] = {}
     for method in plan.methods:
         for held_out in domains[method.label]:
@@ -49,16 +47,16 @@ def run_tune(arguments: Sequence[str]) -> int:
     try:
         # Run the first trial of all methods and domains before the second trial of any.
         trial_by_trial = [job for jobs in zip_longest(*trial_jobs.values()) for job in jobs if job is not None]
-        progress = request.make(trial_by_trial, folder, devices)
+        progress = make_runs(options, trial_by_trial, folder, devices)
         if progress.missing:
             return progress.print_failures()
         choices = {
             (method, held_out): Choice.from_jobs(method.label, held_out, trials[method.label], jobs)
             for (method, held_out), jobs in trial_jobs.items()
         }
-        write_choices(request.output / TUNE_FILE, list(choices.values()), options.search, options.search_seed)
-        runs = chosen_runs(plan, choices, trial_jobs, request.output / "chosen")
-        progress = request.make([job for job, _ in runs], request.output / "chosen", devices)
+        write_choices(options.output / TUNE_FILE, list(choices.values()), options.search, options.search_seed)
+        runs = chosen_runs(plan, choices, trial_jobs, options.output / "chosen")
+        progress = make_runs(options, [job for job, _ in runs], options.output / "chosen", devices)
     except KeyboardInterrupt:
         return STOPPED
     if progress.missing:
