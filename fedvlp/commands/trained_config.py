@@ -32,15 +32,11 @@ def trained_options(command: str, arguments: Sequence[str]) -> list[str]:
     allow = option_values(arguments, "--allow")
     file = trained_file(runs[-1], command)
     config = trained_config(file, allow)
-    if command == "predict":
-        return [config_option(config)]
-    from_run = run_config(file, allow, None if "--data" in names else "--data")
-    config["trainer"] |= from_run["trainer"]
-    del config["data"]  # only predict uses these placeholders without images
-    if "--data" not in names:
-        if "data" not in from_run:
+    if command != "predict":  # only predict uses placeholders without images
+        from_run = run_config(file, allow, None if "--data" in names else "--data")
+        if "--data" not in names and "data" not in from_run:
             raise UserError(f"{command} needs images, but there is no config next to {file}. Pass --data or --config.")
-        config["data"] = from_run["data"]
+        config = {"model": config["model"], **from_run, "trainer": config["trainer"] | from_run["trainer"]}
     return [config_option(config)]
 
 

@@ -45,21 +45,8 @@ class Recovered:
     scores: Sequence[dict[str, float]] = ()
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """All inverted gradients.
-
-    Attributes:
-        phase: Name of the gradients' phase.
-        uploaded: Shapes of the parameters that a client sends in the phase, by name.
-        targets: The client and the true images of each gradient.
-        recovered: The recovered images of each gradient, and the baselines.
-    """
-
-    phase: str
-    uploaded: Mapping[str, tuple[int, ...]]
-    targets: list[tuple[Client, list[RunImage]]]
-    recovered: list[list[Recovered]]
+Attacked = tuple[Client, Sequence[RunImage], Sequence[Recovered]]
+"""A gradient: its client, the true images, and the recovered images with the baselines."""
 
 
 def invert_gradients(
@@ -68,7 +55,7 @@ def invert_gradients(
     options: InversionOptions,
     round: int,
     seed: int,
-) -> Inversion:
+) -> tuple[str, dict[str, list[int]], list[Attacked]]:
     """Recover images of the clients from gradients.
 
     Args:
@@ -78,21 +65,24 @@ def invert_gradients(
         round: Number of finished rounds, which some losses use.
         seed: Seed of the sampled images, and of the attack's start.
 
+    Returns:
+        Name of the gradients' phase; shapes of the parameters that a client sends in the phase; all gradients.
+
     Raises:
         UserError: If nothing is trained, a client has too few images, or a gradient is zero or not finite.
     """
     module.train()
     phase = choose_phase(module, options.phase, next(iter(images)))
-    targets = choose_targets(images, options, seed)
     uploaded: Mapping[str, Tensor] = {}
-    recovered = []
-    for number, (client, chosen) in enumerate(targets):
+    attacked: list[Attacked] = []
+    for number, (client, chosen) in enumerate(choose_targets(images, options, seed)):
         module.start_client(RoundContext(round, phase, client))
         uploaded = uploaded_parameters(module)
         others = other_images(images, chosen, derive_seed(seed, client.id, number))
-        recovered.append(_recover(module, chosen, others, uploaded, options, derive_seed(seed, number)))
+        recovered = _recover(module, chosen, others, uploaded, options, derive_seed(seed, number))
+        attacked.append((client, chosen, recovered))
     module.context = None
-    return Inversion(phase.name, {name: tuple(value.shape) for name, value in uploaded.items()}, targets, recovered)
+    return phase.name, {name: list(value.shape) for name, value in uploaded.items()}, attacked
 
 
 def choose_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from fedvlp.commands.trained_config import config_option, parse_kinds, trained_config, trained_file
 from fedvlp.core.module import restored
 from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
-from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
+from fedvlp.tools.audit.attack import MEASURES, SOURCES, Attacked, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions, measure_membership
 from fedvlp.tools.trained_run import TrainedRun, drawable, read_pixels, training_images
@@ -138,9 +138,10 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
     if run.data is None:
         raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
     # Losses depend only on whether any round was finished.
-    inversion = invert_gradients(run.module, training_images(run.data), options, int(run.file is not None), seed)
+    round = int(run.file is not None)
+    phase, sent, attacked = invert_gradients(run.module, training_images(run.data), options, round, seed)
     rows: list[Facts] = []
-    for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
+    for client, images, sources in attacked:
         for recovered in sources:
             for image, scores in zip(images, recovered.scores, strict=True):
                 row = {
@@ -152,20 +153,14 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
                 }
                 rows.append(row | scores)
     means = pd.DataFrame(rows).groupby("source", sort=False)[list(MEASURES)].mean()
-    facts = {
-        "options": asdict(options),
-        "phase": inversion.phase,
-        "sent": {name: list(shape) for name, shape in inversion.uploaded.items()},
-        "mean": means.to_dict("index"),
-        "images": rows,
-    }
-    return facts, inversion_picture(run, inversion)
+    facts = {"options": asdict(options), "phase": phase, "sent": sent, "mean": means.to_dict("index"), "images": rows}
+    return facts, inversion_picture(run, attacked)
 
 
-def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
+def inversion_picture(run: TrainedRun, attacked: Sequence[Attacked]) -> Picture:
     """Draw one row for each of the first images: the image, then the image recovered from each gradient."""
     rows: list[list[tuple[str, torch.Tensor]]] = []
-    for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
+    for client, images, sources in attacked:
         for index, image in enumerate(images):
             row = [(f"true: {run.module.label_names[image.label]}\nof {client.name}", read_pixels([image]))]
             for recovered in sources:
