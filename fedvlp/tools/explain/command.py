@@ -15,7 +15,7 @@ from fedvlp.core.state import State
 from fedvlp.results.figures import CAPTIONS, Files, Picture, write_explanations
 from fedvlp.runs.run_folder import find_run_folder
 from fedvlp.tools.explain import images, pictures, words
-from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
+from fedvlp.tools.explain.images import Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.trained_run import TrainedRun
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run
@@ -105,13 +105,9 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
 @torch.no_grad()
 def explain_predictions(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the predicted classes before and after training."""
-    baseline = run.module.baseline()
-    classifiers = {run.name: run.module}
-    if baseline is not None and baseline is not run.module:
-        classifiers = {ZERO_SHOT: baseline, **classifiers}
     pixels = samples.pixels.to(run.module.device)
     chosen = {}
-    for name, module in classifiers.items():
+    for name, module in images.compared_methods(run.module).items():
         values = probabilities(module(pixels).float(), module.hparams["class_names"]).cpu()
         chosen[name] = [module.named_probabilities(row) for row in values]
     return pictures.prediction_picture(samples, chosen, run.module.label_names)

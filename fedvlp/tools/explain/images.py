@@ -136,23 +136,25 @@ class Views:
     method: Method
 
 
+def compared_methods(module: FederatedModule) -> dict[str, FederatedModule]:
+    """Name zero-shot CLIP, if it is another method, and the trained method."""
+    baseline = module.baseline()
+    untrained = {} if baseline is None or baseline is module else {ZERO_SHOT: baseline}
+    return {**untrained, type(module).__name__: module}
+
+
 def compute_views(
     module: FederatedModule, images: Float[Tensor, "B 3 V V"], classes: Int[Tensor, "B"] | None, method: Method
 ) -> Views:
     """Compute predictions and maps of each classifier, for the likeliest class or label if none are given."""
-    trained = type(module).__name__
-    classifiers: dict[str, Logits] = {}
-    baseline = module.baseline()
-    if baseline is not None and baseline is not module:
-        classifiers[ZERO_SHOT] = differentiable_logits(baseline)
-    classifiers[trained] = differentiable_logits(module)
+    classifiers = {name: differentiable_logits(method) for name, method in compared_methods(module).items()}
     with torch.no_grad():
         prompts = list(logits_by_prompt(module, module.precomputed(images)))
         classifiers |= {name: differentiable_logits(module, name) for name in prompts}
         activation = nn.Sigmoid() if module.has_several_labels else nn.Softmax(dim=-1)
         probabilities = {name: activation(logits(images).float()) for name, logits in classifiers.items()}
     if classes is None:
-        classes = probabilities[trained].argmax(dim=-1)
+        classes = probabilities[type(module).__name__].argmax(dim=-1)
     # A method that fine-tunes has its own tower, which its baseline does not use.
     clip: Any = module.clip
     tuned_tower = getattr(module, "image_tower", None)

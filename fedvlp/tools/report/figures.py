@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -29,21 +28,15 @@ BARS = "Points are means; bars are one standard deviation over seeds"
 
 def draw_figures(table: Table) -> Iterator[Picture]:
     """Draw the figures of a table; methods beyond ``MAX_SERIES`` are spread over several figures."""
-    for picture in _draw_figures(table):
-        texts = map(table.records[0].name_accuracy, (picture.title, picture.caption, picture.alt))
-        yield Picture(picture.figure, *texts)
-
-
-def _draw_figures(table: Table) -> Iterator[Picture]:
     methods = compared_rows(table)
     trained = [row for row in methods if row[1] != UNTRAINED]
     histories = history_frame(table, table.role)
     if histories["round"].nunique() > 1:
-        yield from _draw_all(trained, lambda part: accuracy_over_rounds(table, part), "Accuracy over rounds")
+        yield from _draw_parts(table, trained, accuracy_over_rounds)
     if any(costs(table.runs[method]) for method, _ in trained):
         names = list(dict.fromkeys(config_name(table.runs[method][0]) for method, _ in trained))
-        yield from _draw_all(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
-    yield from _draw_all(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
+        yield from _draw_parts(table, names, accuracy_over_communication)
+    yield from _draw_parts(table, methods, domain_bars)
 
 
 def history_frame(table: Table, role: str) -> pd.DataFrame:
@@ -189,14 +182,18 @@ def _labels(rows: Sequence[Row]) -> list[str]:
     return [method for method, _ in rows]
 
 
-def _draw_all(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
+def _draw_parts(
+    table: Table, items: Sequence[Any], draw: Callable[[Table, Sequence[Any]], Picture]
+) -> Iterator[Picture]:
     if not items:
         return
     num_parts = math.ceil(len(items) / MAX_SERIES)
     size = math.ceil(len(items) / num_parts)
     for number, start in enumerate(range(0, len(items), size), start=1):
-        picture = draw(items[start : start + size])
-        yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
+        picture = draw(table, items[start : start + size])
+        title = picture.title if num_parts == 1 else f"{picture.title} ({number} of {num_parts})"
+        texts = map(table.records[0].name_accuracy, (title, picture.caption, picture.alt))
+        yield Picture(picture.figure, *texts)
 
 
 def _draw_baselines(axes: Axes, table: Table) -> None:
