@@ -121,8 +121,7 @@ class Record:
     @property
     def seed(self) -> int:
         """Seed of training."""
-        seed: int = self.training["seed"]
-        return seed
+        return int(self.training["seed"])
 
     @property
     def select(self) -> str:

@@ -111,8 +111,7 @@ def config_rounds(name: str) -> int:
     """Look up the number of rounds in the bundled config of a method; 0 for any other name."""
     if name not in method_configs():
         return 0
-    rounds: int = method_configs()[name].get("trainer", {}).get("rounds", DEFAULT_ROUNDS)
-    return rounds
+    return int(method_configs()[name].get("trainer", {}).get("rounds", DEFAULT_ROUNDS))
 
 
 def config_name(record: Record) -> str:

@@ -1,7 +1,5 @@
 """The command ``fedvlp sweep``: one run per method, held-out domain and seed, several at a time."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

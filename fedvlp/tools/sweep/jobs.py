@@ -1,7 +1,5 @@
 """Runs of ``fedvlp``, each in its own process, several at a time or as a job array of Slurm."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json
@@ -19,16 +17,13 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 from unittest.mock import patch
 
 from fedvlp.commands.cli import main
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, SpawnContext
 
 COMMAND = (sys.executable, "-u", "-m", "fedvlp")
 LOG_START = "$ fedvlp "
@@ -184,9 +179,7 @@ def run_jobs(
     interrupted. ``command`` runs the arguments of a job; it must be picklable.
     """
     # Pools of concurrent.futures and multiprocessing break if one of their processes is killed.
-    context: ForkServerContext | SpawnContext = get_context("spawn")
-    if sys.platform == "linux" and not devices:
-        context = get_context("forkserver")
+    context: Any = get_context("forkserver" if sys.platform == "linux" and not devices else "spawn")
     context.set_forkserver_preload(list(PRELOADED))
     free_devices = deque(devices[index % len(devices)] if devices else None for index in range(workers))
     waiting = deque(jobs)
