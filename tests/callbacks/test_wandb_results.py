@@ -9,7 +9,7 @@ import pytest
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
-from fedvlp.callbacks.wandb_results import join_group
+from fedvlp.callbacks.loggers import join_group
 from fedvlp.results import Record, load_record
 
 

@@ -10,7 +10,7 @@ import pytest
 import wandb
 
 from fedvlp import load_runs
-from fedvlp.callbacks.wandb_results import send_results
+from fedvlp.callbacks.loggers import send_results
 from fedvlp.commands.cli import main
 from fedvlp.core.predictions import interval, several_label_scores, stack
 from fedvlp.results import load_record

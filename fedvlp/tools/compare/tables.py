@@ -108,8 +108,23 @@ class Table:
         """The seeds of all runs that trained."""
         return sorted({run.seed for run in self.records if run.method != ZERO_SHOT})
 
-    def cell(self, row: Row, column: str) -> Cell | None:
-        """Look up a cell; None if it was not evaluated."""
+    @property
+    def compared_rows(self) -> list[Row]:
+        """The last rounds and baselines with an average, i.e. of methods that were evaluated on all domains."""
+        return [row for row in self.rows if row[1] in (LAST, UNTRAINED) and self.cell(row) is not None]
+
+    def sort_rows(self) -> "Table":
+        """Sort rows by the average of their method, highest first, with missing averages at the end."""
+        cells = self.cells.reset_index()
+        # A method is ranked by its first row, which is the last round if that is shown.
+        first_rows = cells.drop_duplicates("method")[["method", "round"]]
+        averages = first_rows.merge(cells[cells["column"] == AVERAGE], how="left").set_index("method")["mean"]
+        methods = averages.sort_values(ascending=False, kind="stable", na_position="last").index
+        order = cells["method"].map(methods.get_loc).argsort(kind="stable")
+        return replace(self, cells=cells.iloc[order].set_index(CELL))
+
+    def cell(self, row: Row, column: str = AVERAGE) -> Cell | None:
+        """Look up a cell, by default the one that ranks rows; None if it was not evaluated."""
         key = (*row, column)
         if key not in self.cells.index:
             return None

@@ -21,14 +21,13 @@ from fedvlp.results.figures import (
 )
 from fedvlp.tools.compare.grouping import config_name
 from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Row, Table, costs
-from fedvlp.tools.report.ranking import compared_rows
 
 BARS = "Points are means; bars are one standard deviation over seeds"
 
 
 def draw_figures(table: Table) -> Iterator[Picture]:
     """Draw the figures of a table; methods beyond ``MAX_SERIES`` are spread over several figures."""
-    methods = compared_rows(table)
+    methods = table.compared_rows
     trained = [row for row in methods if row[1] != UNTRAINED]
     histories = history_frame(table, table.role)
     if histories["round"].nunique() > 1:
@@ -63,7 +62,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
     The default are the first rows.
     """
     if rows is None:
-        rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
+        rows = [row for row in table.compared_rows if row[1] != UNTRAINED][:MAX_SERIES]
     roles = list(dict.fromkeys([table.role, "validation"]))
     figure, panels = new_axes(
         [f"{ROLES[role].images} (%)" for role in roles], "round", [*_labels(rows), *BASELINE_LINES]
@@ -101,9 +100,9 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
     )
     for index, method in enumerate(methods):
         points = []
-        for row in compared_rows(table):
+        for row in table.compared_rows:
             runs = table.runs[row[0]]
-            cell = table.cell(row, AVERAGE)
+            cell = table.cell(row)
             sent = costs(runs)
             if row[1] != UNTRAINED and config_name(runs[0]) == method and sent and cell is not None:
                 points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
@@ -198,6 +197,6 @@ def _draw_parts(
 
 def _draw_baselines(axes: Axes, table: Table) -> None:
     for title, line in BASELINE_LINES.items():
-        cell = table.cell((title, UNTRAINED), AVERAGE)
+        cell = table.cell((title, UNTRAINED))
         if cell is not None:
             axes.axhline(cell.mean, color="0.3", linestyle=line, linewidth=1.2, label=title)

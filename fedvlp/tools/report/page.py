@@ -21,21 +21,9 @@ from fedvlp.core.predictions import LABEL_SCORES
 from fedvlp.core.roles import ROLES
 from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
 from fedvlp.tools.compare.grouping import config_name, describe_differences, find_protocol, row_labels
-from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
-from fedvlp.tools.compare.tables import (
-    AVERAGE,
-    BEST,
-    LAST,
-    UNTRAINED,
-    Cell,
-    Row,
-    Table,
-    add_intervals,
-    row_title,
-    tables,
-)
+from fedvlp.tools.compare.printing import TextTable, describe_result, format_cell, table_text
+from fedvlp.tools.compare.tables import BEST, LAST, UNTRAINED, Cell, Row, Table, add_intervals, row_title, tables
 from fedvlp.tools.report.figures import draw_figures
-from fedvlp.tools.report.ranking import compared_rows, describe_result, sort_rows
 from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
@@ -88,7 +76,7 @@ def report_page(
 def figure_files(records: Sequence[Record]) -> Iterator[tuple[str, bytes]]:
     """Render each figure of the page as PDF and SVG with editable text; yield file names and contents."""
     for number, table in enumerate(tables(records), start=1):
-        for picture in draw_figures(sort_rows(table)):
+        for picture in draw_figures(table.sort_rows()):
             name = "-".join(re.findall(r"\w+", f"table {number} {picture.title.lower()}"))
             with matplotlib.rc_context({"svg.fonttype": "none"}):
                 files = {f"{name}.pdf": picture.image("pdf"), f"{name}.svg": picture.image("svg")}
@@ -110,8 +98,8 @@ def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
 
 
 def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
-    ordered = sort_rows(table)
-    rows = compared_rows(ordered)
+    ordered = table.sort_rows()
+    rows = ordered.compared_rows
     shown = {method for method, _ in rows}
     return {
         "anchor": anchor,
@@ -208,8 +196,8 @@ def comparison(table: Table) -> TextTable:
 def other_metrics(table: Table) -> TextTable | None:
     """Tabulate other metrics than accuracy for last rounds and baselines; None if no run has any."""
     rows = []
-    for row in compared_rows(table):
-        cell = table.cell(row, AVERAGE)
+    for row in table.compared_rows:
+        cell = table.cell(row)
         scores = _scores(table, row)
         if cell is not None and (scores or not math.isnan(cell.low)):
             with_interval = "-" if math.isnan(cell.low) else format_cell(cell)
@@ -261,7 +249,7 @@ def classes(table: Table) -> TextTable | None:
     """Tabulate the accuracy of each class, sorted by the best method's accuracy; None without predictions."""
     counts: dict[str, pd.DataFrame] = {}
     shares: dict[str, pd.Series] = {}
-    for row in compared_rows(table):
+    for row in table.compared_rows:
         pairs = _pairs(table, row)
         if pairs is not None:
             is_right = pairs["true"] == pairs["predicted"]
@@ -292,7 +280,7 @@ def classes(table: Table) -> TextTable | None:
 def labels(table: Table) -> TextTable | None:
     """Tabulate the average precision of each label, sorted by the best method's; None without scores."""
     columns: dict[str, pd.Series] = {}
-    for row in compared_rows(table):
+    for row in table.compared_rows:
         splits = [item for run in table.runs[row[0]] for item in run.metrics.get(row_title(row), {}).items()]
         by_split = [scores["class_accuracy"] for name, scores in splits if name.startswith(f"{table.role}/")]
         columns |= {row[0]: pd.DataFrame(by_split).mean()} if by_split else {}

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedvlp.tools.compare.printing import format_tables, table_text
+from fedvlp.tools.compare.printing import describe_result, format_tables, table_text
 from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
-from fedvlp.tools.report.ranking import compared_rows, describe_result, sort_rows
 from tests.helpers.records import DATA, make_record
 
 DOMAINS = DATA["domains"]
@@ -168,13 +167,13 @@ def test_no_oracle_without_complete_history_or_on_source_validation():
 
 def test_rows_are_ranked_by_average_with_missing_averages_last():
     (table,) = tables(whole() + whole("TRIP", best=77.0) + [make_record(99.0, method="PLAN")])
-    assert list(dict.fromkeys(method for method, _ in sort_rows(table).rows)) == [
+    assert list(dict.fromkeys(method for method, _ in table.sort_rows().rows)) == [
         "zero-shot CLIP",
         "promptfl",
         "trip",
         "plan",
     ]
-    assert [method for method, _ in compared_rows(sort_rows(table))] == ["zero-shot CLIP", "promptfl", "trip"]
+    assert [method for method, _ in table.sort_rows().compared_rows] == ["zero-shot CLIP", "promptfl", "trip"]
     assert math.isnan(table.cell(("plan", LAST), "sketch").std)
 
 
@@ -220,7 +219,7 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
     ]
     (table,) = tables(runs)
     assert table.columns == ("Base", "New")
-    wide, narrow, _ = compared_rows(sort_rows(table))
+    wide, narrow, _ = table.sort_rows().compared_rows
     assert (wide, narrow) == (("Wide", LAST), ("Narrow", LAST))
     assert table.cell(wide, AVERAGE).mean == pytest.approx((60 + 48) / 2)  # not of the mean classes, 50 and 60
     assert table.cell(narrow, AVERAGE).mean == pytest.approx(45.0)

@@ -16,7 +16,6 @@ from fedvlp.tools.report.figures import (
     draw_figures,
     history_frame,
 )
-from fedvlp.tools.report.ranking import compared_rows
 from tests.helpers.report_runs import write_run
 
 
@@ -60,7 +59,7 @@ def test_seeds_and_methods_without_every_domain_are_in_no_figure(runs):
     write_run(runs, [99.0, 99.0], "photo", seed=2)
     write_run(runs, [99.0, 99.0], "photo", 0, "PLAN", {})
     table = table_of(runs)
-    assert {method for method, _ in compared_rows(table)} == {"zero-shot CLIP", "promptfl", "trip"}
+    assert {method for method, _ in table.compared_rows} == {"zero-shot CLIP", "promptfl", "trip"}
     histories = history_frame(table, "held_out")
     assert set(histories["seed"]) == {0, 1}
     assert "plan" not in set(histories["method"])
@@ -80,7 +79,7 @@ def test_accuracy_over_communication(table):
 
 
 def test_domain_bars(table):
-    (axes,) = domain_bars(table, compared_rows(table)).figure.axes
+    (axes,) = domain_bars(table, table.compared_rows).figure.axes
     drawn = [container for container in axes.containers if hasattr(container, "patches")]
     assert {bars.get_label(): [bar.get_height() for bar in bars] for bars in drawn} == {
         "zero-shot CLIP": [40, 40, 40],

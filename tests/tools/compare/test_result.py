@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedvlp.tools.compare.printing import describe_result
 from fedvlp.tools.compare.tables import tables
-from fedvlp.tools.report.ranking import describe_result
 from tests.helpers.records import make_record
 
 
