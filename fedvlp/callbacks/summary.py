@@ -1,7 +1,7 @@
 """The final table, and ``summary.json``."""
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -16,15 +16,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES, selection_column
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_name
-from fedvlp.results.rounds import (
-    AccuracyRows,
-    History,
-    accuracy_table,
-    best_round,
-    divergence,
-    format_accuracies,
-    is_accuracy,
-)
+from fedvlp.results.rounds import AccuracyRows, accuracy_table, best_round, divergence, format_accuracies, is_accuracy
 from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
@@ -158,7 +150,7 @@ def _print_costs(federation: RunView) -> None:
         federation.fabric.print(f"{sent}; {seconds:.1f} s for {len(history)} rounds")
 
 
-def _last_counted(history: History) -> Mapping[str, Any]:
+def _last_counted(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Find the last row of a round that was not lost, since lost rounds count no updates."""
     return next((row for row in reversed(history) if "lost" not in row), history[-1] if history else {})
 
