@@ -90,13 +90,12 @@ def run_config(file: Path, allow: Sequence[str], data_option: str | None) -> dic
     path = find_run_folder(file) / "config.yaml"
     if not path.is_file():
         return {"trainer": {}}
-    needs = [] if data_option is None else ["data"]
-    content = read_run_config(path, needs, f"Pass {data_option} instead.")
+    content = read_run_config(path, [] if data_option is None else ["data"], f"Pass {data_option} instead.")
     precision = content.get("trainer", {}).get("precision")
     config: dict[str, Any] = {"trainer": {} if precision is None else {"precision": precision}}
-    for name in needs:
-        config[name] = content[name]
-        options = content[name].get("init_args") or {}
+    if data_option is not None:
+        config["data"] = content["data"]
+        options = content["data"].get("init_args") or {}
         # An untrusted config must neither create folders nor start downloads.
         options.pop("download", None)
         cache_dir = options.get("cache_dir")

@@ -190,13 +190,10 @@ class Record:
     @property
     def settings(self) -> str:
         """Digest that is equal for the runs of a table row, which differ only in seed, images and held-out domains."""
-        # Tuned options may differ between held-out domains, but their runs still form one row.
-        if self.tuning:
-            return digest([self.method, self.tuning["of"], self.tuning["search"], self.tuning["trials"], self.rounds])[
-                :12
-            ]
-        values = (self.method, self.options, self.optimizer, self.training_without_seed, self.rounds)
-        return digest([*values, self.is_centralised])[:12]
+        options = [self.options, self.optimizer, self.training_without_seed, self.rounds, self.is_centralised]
+        if self.tuning:  # tuned options may differ between held-out domains, but their runs still form one row
+            options = [*(self.tuning[name] for name in ("of", "search", "trials")), self.rounds]
+        return digest([self.method, *options])[:12]
 
     @property
     def training_without_seed(self) -> dict[str, Any]:

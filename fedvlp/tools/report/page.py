@@ -152,19 +152,15 @@ def _about(table: Table) -> list[tuple[str, str]]:
 
 
 def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
-    labels = row_labels(records)
-    by_settings: dict[str, list[Record]] = {}
-    for record in records:
-        by_settings.setdefault(record.settings, []).append(record)
     groups = []
-    for settings, members in by_settings.items():
+    for settings, label in row_labels(records).items():
+        members = [record for record in records if record.settings == settings]
         configs = []
         for record in members:
             text = yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else ""
             configs.append((record.folder, text))
-        title = f"Runs of {labels[settings]}"
-        rows = pd.DataFrame(map(_run_cells, members))
-        groups.append({"label": labels[settings], "table": TextTable(title, (), rows), "configs": configs})
+        table = TextTable(f"Runs of {label}", (), pd.DataFrame(map(_run_cells, members)))
+        groups.append({"label": label, "table": table, "configs": configs})
     return groups
 
 
