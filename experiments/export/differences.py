@@ -20,8 +20,7 @@ import torch
 from docs._scripts.privacy import method
 from fedvlp.clip import load_clip
 from fedvlp.core.module import FederatedModule
-from fedvlp.tools.export.export import ExportedClassifier, example_images, write_checked
-from fedvlp.tools.export.graph import FORMATS, export_program
+from fedvlp.tools.export.export import FORMATS, ExportedClassifier, example_images, export_program, write_checked
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.text_table import markdown_table
 

@@ -5,28 +5,31 @@ import logging
 import re
 import sys
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
+from pydoc import locate
 from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
+import torch
 from jsonargparse import ActionConfigFile, Namespace, _typehints
 from jsonargparse._typehints import discard_init_args_on_class_path_change as keep_common_options
+from lightning.pytorch import callbacks, loggers
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import fedvlp
-from fedvlp.commands.answers import shorten
 from fedvlp.commands.cli import RUN_COMMANDS
 from fedvlp.commands.trained_config import ALLOW_HELP, trained_options
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
-from fedvlp.training.options import link_method_options
+from fedvlp.training.options import REPLACEMENTS, link_method_options
 from fedvlp.utils.config_files import config_title, find_config, read_yaml, sort_options
-from fedvlp.utils.errors import UsageError, UserError, unwrapped_errors
+from fedvlp.utils.digests import constructor_arguments
+from fedvlp.utils.errors import UsageError, UserError, did_you_mean, nearest_names, unwrapped_errors
 from fedvlp.utils.files import write_text
-from fedvlp.utils.plugins import import_plugins
+from fedvlp.utils.plugins import import_plugins, registered_classes
 
 DEFAULT_SEED = 0
 DEVICE_OPTIONS = ("accelerator", "devices", "precision", "runtime.num_threads", "deterministic")
@@ -52,6 +55,22 @@ PREDICT_DESCRIPTION = (
     "Classify images with a trained method and write paths, classes and probabilities as CSV: fedvlp predict RUN "
     "--images FILE_OR_FOLDER. Accepts --config and --model like `fit`, to override the trained method."
 )
+LIGHTNING_OPTIONS = {
+    "lr": "use --model.optimizer.lr",
+    "learning_rate": "use --model.optimizer.lr",
+    "optimizer": "use --model.optimizer, e.g. --model.optimizer AdamW --model.optimizer.lr 0.001",
+    "lr_scheduler": "use --trainer.local.schedule, e.g. CosineDecay, to change the learning rate over rounds",
+    "seed": "use --seed_everything",
+    "batch_size": "use --data.batch_size",
+    "epochs": "use --trainer.local.epochs for the epochs per round; --trainer.rounds sets the number of rounds",
+}
+"""Option names that Lightning users may try, and the options of fedvlp to use instead."""
+UNKNOWN = re.compile(
+    r"(?:Group '(?P<group>[^']+)' does not accept o|O|o)ption '(?P<key>[^']+)'(?:.+class_path='(?P<kind>[^']+))?"
+    r"|unrecognized arguments: --(?P<word>[^= ]+)"
+)
+HEADINGS = ("Parser key", "Problem with", "Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a None")
+"""Beginnings of message lines that give no reason."""
 
 
 class ConfigOption(ActionConfigFile):  # type: ignore[misc]
@@ -118,6 +137,48 @@ class FederationParser(LightningArgumentParser):
         words = [re.sub("=None$", "=null", word) for word in sort_options(sys.argv[1:] if args is None else args)]
         with patch.object(_typehints, "discard_init_args_on_class_path_change", discard_replaced_options):
             return super().parse_args(words, *others, **options)
+
+
+def shorten_message(message: str, options: Iterable[str]) -> str:
+    """Shorten a parser's message to one line: the option, the mistake, and a replacement.
+
+    ``options`` are all options that belong to no class, such as ``seed_everything`` and ``trainer.local.epochs``.
+    """
+    path = ".".join(re.findall(r'Parser key "(.+)":', message))
+    kinds = re.findall(r"class_path '(.+)':", message)
+    if unknown := UNKNOWN.search(message):
+        name = ".".join(filter(None, [path, *unknown.group("group", "key", "word")]))
+        kinds += filter(None, [unknown["kind"]])
+        return f"--{name}: {_suggest_option(name, locate(kinds[-1]) if kinds else None, options)}"
+    if words := re.search("unrecognized arguments: (.+)", message):
+        return f"Expected options, got {words[1]!r}. Pass a config with --config, e.g. --config promptfl."
+    if missing := re.search("Expected a dot import path string: (.+)", message):
+        packages = (fedvlp, torch.optim, callbacks, loggers)
+        names = [name for package in packages for name in dir(package) if name[0].isupper()]
+        hint = did_you_mean(missing[1], [*names, *registered_classes()])
+        return f"--{path}: no class {missing[1]!r} was found. {hint}".rstrip()
+    lines = [re.sub("<class '(.+?)'>", r"\1", line.strip(" -")) for line in message.splitlines()]
+    reasons = dict.fromkeys(line for line in lines if not line.startswith(HEADINGS))
+    value = re.search("Given value: (?!Namespace|NestedArg)(.+)", message)
+    option = f"--{path}: " if path else ""
+    return f"{option}{'; '.join(reasons)}{f'; got {value[1]}' if value else ''}."
+
+
+def _suggest_option(option: str, kind: Any, options: Iterable[str]) -> str:
+    path, _, name = option.rpartition(".")
+    if kind is None:
+        valid = {option.rpartition(".")[2]: option for option in options}
+        fallback = "`--help` lists all options"
+    else:
+        names = constructor_arguments(kind).keys() - {"params"}  # a method passes `params` to its optimizer
+        valid = {argument: f"{path}.{argument}" for argument in sorted(names)}
+        fallback = f"Choose from {', '.join(valid)}"
+    hint = LIGHTNING_OPTIONS.get(name) or REPLACEMENTS.get(name)
+    if hint is None and (near := nearest_names(name, valid)):
+        return f"there is no such option. Did you mean --{valid[near[0]]}?"
+    owner = "fedvlp" if kind is None else kind.__name__
+    hint = hint or fallback
+    return f"{owner} has no such option. {hint[0].upper()}{hint[1:]}."
 
 
 def check_choices(config: Namespace) -> None:
@@ -221,7 +282,7 @@ class FederationCLI(LightningCLI):
             self.config = parser.parse_args(args)
         except ArgumentError as error:
             command_parser = self._subcommand_parsers[self._command] if self._command else parser
-            raise UsageError(shorten(str(error), command_parser.get_defaults().keys())) from error
+            raise UsageError(shorten_message(str(error), command_parser.get_defaults().keys())) from error
         check_choices(self.config if self._command is None else self.config[self._command])
 
     def _dump_config(self) -> None:

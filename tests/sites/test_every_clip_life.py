@@ -11,8 +11,7 @@ import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.results.figures import Picture
 from fedvlp.testing.runs import fit
-from fedvlp.tools.export.export import ExportedClassifier
-from fedvlp.tools.export.graph import load_torch_export
+from fedvlp.tools.export.export import ExportedClassifier, load_torch_export
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES
 from tests.helpers.interruptions import Interrupted, StopAfter

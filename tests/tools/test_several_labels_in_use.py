@@ -15,8 +15,7 @@ from fedvlp.commands.cli import main
 from fedvlp.results.predictions import read_predictions
 from fedvlp.runs.run_folder import read_model
 from fedvlp.tools.explain.images import compute_views, relevance
-from fedvlp.tools.export.export import ExportedClassifier
-from fedvlp.tools.export.graph import load_onnx
+from fedvlp.tools.export.export import ExportedClassifier, load_onnx
 from fedvlp.tools.hub.push import write_folder
 from tests.helpers.shapes import unchecked
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 
-from fedvlp.commands.answers import shorten
-from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_choices
+from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_choices, shorten_message
 from fedvlp.core.roles import PROTOCOLS
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.protocols import choose_held_out
@@ -27,7 +26,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
         try:
             config = command.parser.parse_args([*start, *plan.choices(method)])
         except ArgumentError as error:
-            message = shorten(str(error), command.parser.get_defaults().keys())
+            message = shorten_message(str(error), command.parser.get_defaults().keys())
             raise UserError(f"Model {method.label!r} of the sweep: {message}") from error
         if config.trainer.fast_dev_run:
             raise UserError("A sweep needs results, but fast_dev_run saves none. Use it with fedvlp fit.")

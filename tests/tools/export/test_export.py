@@ -10,10 +10,12 @@ from experiments.export.differences import trained
 from fedvlp.clip import load_clip
 from fedvlp.methods.trip.routing import make_keys, match_clusters
 from fedvlp.tools.export import export
-from fedvlp.tools.export.export import ExportedClassifier, example_images, export_method
-from fedvlp.tools.export.graph import (
+from fedvlp.tools.export.export import (
     FORMATS,
+    ExportedClassifier,
     Format,
+    example_images,
+    export_method,
     export_program,
     exportable_routing,
     float_bits,
@@ -72,7 +74,7 @@ def test_routing_among_too_many_experts_is_rejected():
 @pytest.mark.every_config
 def test_files_give_the_same_logits(tmp_path, monkeypatch):
     """ONNX weights are in a second file, like for a large graph. experiments/export measures other methods."""
-    monkeypatch.setattr("fedvlp.tools.export.graph.MAX_FILE_BYTES", 0)
+    monkeypatch.setattr("fedvlp.tools.export.export.MAX_FILE_BYTES", 0)
     onnx = pytest.importorskip("onnx")
     module = load_method("promptfl")
     with unchecked():
