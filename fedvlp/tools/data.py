@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,8 +50,9 @@ def _print(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedvlp data", description="Published data sets.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list the supported data sets", allow_abbrev=False)
-    download = commands.add_parser(
+    add_command = partial(commands.add_parser, allow_abbrev=False)
+    add_command("list", help="list the supported data sets")
+    download = add_command(
         "download",
         help="download a data set from the Hugging Face hub or, with torchvision, from its publisher",
         description="Download a data set from the Hugging Face hub into folders domain/class/image or, with "
@@ -58,33 +60,25 @@ def _parser() -> argparse.ArgumentParser:
         "free disk space, downloads, and checks digests and the published counts. After an interruption, the same "
         "command resumes, or restarts for torchvision. It does nothing once the data set is complete.",
         epilog="Set HF_ENDPOINT to use a mirror of the hub, and HF_TOKEN for data sets that need a login.",
-        allow_abbrev=False,
     )
     names = [description.short_name for description in DESCRIPTIONS if description.download_source]
     download.add_argument("name", help=", ".join(names))
     download.add_argument("--root", type=Path, help="new folder; by default datasets/NAME, as in the config")
-    check = commands.add_parser(
-        "check",
-        help="compare local images with the published counts, read all images, and find duplicates",
-        allow_abbrev=False,
-    )
-    table = commands.add_parser(
+    help = "compare local images with the published counts, read all images, and find duplicates"
+    check = add_command("check", help=help)
+    table = add_command(
         "table",
         help="write a table with a row per image: path, label, domain, and the official split",
         description="Write a table of the images as CSV, to inspect it, change it or publish the split. Train on it "
         "with --config data/table --data.table FILE --data.root FOLDER.",
-        allow_abbrev=False,
     )
     for command in (check, table):
-        command.add_argument(
-            "name",
-            help="data set of `fedvlp data list`; folders, class_folders or a table's file for your own images",
-        )
+        help = "data set of `fedvlp data list`; folders, class_folders or a table's file for your own images"
+        command.add_argument("name", help=help)
         command.add_argument("--root", type=Path, help="folder of the images; by default the folder of a table")
         command.add_argument("--several_labels", action="store_true", help="read dog|tree in a table as two labels")
-        command.add_argument(
-            "--columns", nargs="+", default=[], metavar="NAME=COLUMN", help="columns of a table, such as label=dx"
-        )
+        help = "columns of a table, such as label=dx"
+        command.add_argument("--columns", nargs="+", default=[], metavar="NAME=COLUMN", help=help)
     table.add_argument("--output", type=Path, required=True, help="the file to write, such as images.csv")
     return parser
 

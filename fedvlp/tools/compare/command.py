@@ -51,26 +51,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "fedvlp compare", description="Compare finished runs: a column per domain, mean and deviation over seeds."
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, or folders of runs at any depth")
-    parser.add_argument("--format", choices=("table", "markdown", "latex", "csv"), default="table")
-    parser.add_argument("--row", choices=ROUNDS, default="both", help="last round, best on source validation, or both")
-    parser.add_argument(
-        "--intervals",
-        action="store_true",
-        help="add the 95 %% bootstrap interval over images or groups to each cell of a last round",
-    )
-    parser.add_argument(
-        "--oracle",
-        action="store_true",
-        help="add the best round on the compared images, which must not be selected, and its gap to the last round",
-    )
-    parser.add_argument(
-        "--papers",
-        nargs="*",
-        metavar="PAPER",
-        help=f"add published numbers next to ours, from all papers or from some of {', '.join(papers())}",
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file instead of printing")
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="RUN", help="run folders, or folders of runs at any depth")
+    add("--format", choices=("table", "markdown", "latex", "csv"), default="table")
+    add("--row", choices=ROUNDS, default="both", help="last round, best on source validation, or both")
+    help = "add the 95 %% bootstrap interval over images or groups to each cell of a last round"
+    add("--intervals", action="store_true", help=help)
+    help = "add the best round on the compared images, which must not be selected, and its gap to the last round"
+    add("--oracle", action="store_true", help=help)
+    help = f"add published numbers next to ours, from all papers or from some of {', '.join(papers())}"
+    add("--papers", nargs="*", metavar="PAPER", help=help)
+    add("--output", type=Path, metavar="FILE", help="write to a file instead of printing")
     return parser
 
 

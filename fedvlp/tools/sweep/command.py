@@ -151,11 +151,7 @@ def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments and note")
     add("--config", action="append", help="config shared by all runs; can be repeated")
     add("--models", type=_words, nargs="+", help="configs of methods: a,b,c")
-    add(
-        "--held_out",
-        type=_words,
-        help="domains held out in turn: a,b,c; two together: a+b; none; or all (default)",
-    )
+    add("--held_out", type=_words, help="domains held out in turn: a,b,c; two together: a+b; none; or all (default)")
     add("--seeds", type=_seeds, help="seeds of training; default: 0,1,2")
     add("--output", type=Path, help="folder of the runs; default: runs/ followed by the name of the file or command")
     add("--workers", type=PositiveInt, help="runs at a time; default: one per GPU, or half of the cores")
