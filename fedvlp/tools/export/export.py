@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -91,9 +91,9 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
 @torch.no_grad()
 def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file_format: str, file: Path) -> float:
     """Write a graph, and return the largest difference of its output; raise a UserError if it is too large or NaN."""
-    kind = FORMATS[file_format]
-    kind.write(program, describe(classifier.method, file_format), file)
-    run = kind.load(file)
+    write, load = FORMATS[file_format]
+    write(program, describe(classifier.method, file_format), file)
+    run = load(file)
     differences = []
     for size in BATCH_SIZES:
         images = example_images(classifier.method, size, seed=size)
@@ -343,12 +343,5 @@ def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
     return loaded
 
 
-class Format(NamedTuple):
-    """Functions that write a graph with a description to a file, and load the file as a function."""
-
-    write: Callable[[ExportedProgram, Mapping[str, Any], Path], None]
-    load: Callable[[Path], Callable[[Tensor], Tensor]]
-
-
-FORMATS = {"onnx": Format(write_onnx, load_onnx), "torch_export": Format(write_torch_export, load_torch_export)}
-"""Formats by the values of ``--format``."""
+FORMATS = {"onnx": (write_onnx, load_onnx), "torch_export": (write_torch_export, load_torch_export)}
+"""By the values of ``--format``: functions that write a graph with a description, and load the file as a function."""

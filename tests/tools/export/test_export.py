@@ -13,7 +13,6 @@ from fedvlp.tools.export import export
 from fedvlp.tools.export.export import (
     FORMATS,
     ExportedClassifier,
-    Format,
     example_images,
     export_method,
     export_program,
@@ -148,7 +147,7 @@ def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch):
         (write_nothing, "more than 1e-04"),
         (fill_disk, r"model\.pt2 was not written: 8 .*Check the disk"),
     ):
-        other = Format(write, lambda path: lambda images: torch.full((len(images), 7), 3.0))
+        other = (write, lambda path: lambda images: torch.full((len(images), 7), 3.0))
         monkeypatch.setitem(FORMATS, "torch_export", other)
         with unchecked(), pytest.raises(UserError, match=message):
             export_method(load_method("zero_shot"), "torch_export", tmp_path / "model.pt2")
