@@ -107,8 +107,7 @@ class CLIP(nn.Module):
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Compute joint text features of tokenised strings by open_clip's own forward pass, not normalised."""
         # CoCa normalises by default.
-        features: Tensor = cast(Any, self.model).encode_text(token_ids, normalize=False)
-        return features
+        return cast(Any, self.model).encode_text(token_ids, normalize=False)
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Tokenize whole texts, from start to end token, without padding; they may be longer than the context."""

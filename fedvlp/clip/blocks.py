@@ -211,8 +211,7 @@ class Blocks:
     @property
     def dtype(self) -> torch.dtype:
         """The data type of input and output tokens, which can differ from the type of large weights."""
-        dtype: torch.dtype = self._blocks[0].ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
-        return dtype
+        return self._blocks[0].ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
 
     @property
     def is_cast(self) -> bool:
@@ -223,8 +222,7 @@ class Blocks:
     def compute_dtype(self) -> torch.dtype:
         """The data type of attention."""
         if self.is_cast:
-            dtype: torch.dtype = self._blocks[0].mlp.c_fc.weight.dtype
-            return dtype
+            return self._blocks[0].mlp.c_fc.weight.dtype
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
 
@@ -263,13 +261,12 @@ class Blocks:
         # The first two thirds of the joint projection make queries and keys.
         q = linear(last.ln_1(hidden[:, queries]), weight[:width].to(bias.dtype), bias[:width]).mean(dim=1)
         k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
-        products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
+        products = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
 
     def attention_inputs(self, index: int, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Compute the attention inputs of a block, by index from 0: in most kinds of blocks, the normalised tokens."""
-        inputs: Tensor = self._blocks[index].ln_1(hidden)
-        return inputs
+        return self._blocks[index].ln_1(hidden)
 
     def heads(self, index: int, inputs: Hidden) -> tuple[Heads, Heads, Heads]:
         """Compute the queries, keys and values of a block from its attention inputs."""
@@ -302,7 +299,7 @@ class Blocks:
             # PyTorch's attention layers expect one mask per head.
             full_mask = mask.mask.expand(hidden.shape[0], mask.mask.shape[-1], -1)
             options["attn_mask"] = full_mask.repeat_interleave(block.attn.num_heads, dim=0)
-        output: Tensor = block(hidden, **options)
+        output = block(hidden, **options)
         return output if indices is None else output[:, indices]
 
 
@@ -366,8 +363,7 @@ def run_block(
             queries = keys[:, indices]
             hidden = hidden[:, indices]
         hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask))
-        output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
-    return output
+        return hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
 
 
 def _self_attention(layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None) -> Tensor:
@@ -418,5 +414,4 @@ class QuickGELU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Compute the gradient from silu's gradient at 1.702 x, since x sigmoid(1.702 x) = silu(1.702 x) / 1.702."""
         (inputs,) = ctx.saved_tensors
-        result: Tensor = torch.ops.aten.silu_backward(gradient, 1.702 * inputs)
-        return result
+        return torch.ops.aten.silu_backward(gradient, 1.702 * inputs)

@@ -32,22 +32,20 @@ def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokeni
     options = text.get("tokenizer_kwargs") or {}
     name = text.get("hf_tokenizer_name")
     if not name:
-        own: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
-        return own
+        return SimpleTokenizer(context_length=context_length, **options)
     if find_spec("transformers") is None:
         raise UserError('This CLIP needs a Hugging Face tokenizer. Run: pip install "fedvlp[hf]"')
     source = _find(name, folder, "tokenizer (tokenizer.json or a vocabulary)", _has_vocabulary)
     # A tokenizer's code is never run, even if a config from the hub requests it.
     options = {**options, "trust_remote_code": False, "tokenizer_mode": text.get("tokenizer_mode")}
     try:
-        tokenizer: Tokenizer = HFTokenizer(str(source), context_length=context_length, **options)
+        return HFTokenizer(str(source), context_length=context_length, **options)
     # transformers and tokenizers raise many types; without sentencepiece they name the wrong package.
     except Exception as error:
         raise UserError(
             f"The tokenizer in {source} cannot be loaded ({type(error).__name__}: {str(error).strip()}). Copy or "
             "download its files again. A .model file without tokenizer.json needs: pip install sentencepiece protobuf"
         ) from error
-    return tokenizer
 
 
 def find_encoder(name: str, folder: Path | None = None) -> Path:

@@ -80,8 +80,7 @@ class ImageTower:
         """
         if between:
             raise self._refusal(f"Features inside the image tower can be changed in {_VITS}, ResNets and ConvNeXts")
-        features: Tensor = self._visual(images)
-        return features
+        return self._visual(images)
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Compute joint features, not normalised, and the image's tokens; raise UserError if unsupported."""
@@ -129,8 +128,7 @@ class ResNetTower(ImageTower):
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
-        features: Tensor = self._visual.attnpool(_run_stages(self.stages, self._visual.stem(images), between))
-        return features
+        return self._visual.attnpool(_run_stages(self.stages, self._visual.stem(images), between))
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Compute joint features, not normalised, and the tokens of the last feature map, without positions."""
@@ -151,8 +149,7 @@ class ConvNeXtTower(ImageTower):
         """Compute joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
         trunk = self._visual.trunk
         hidden = trunk.norm_pre(_run_stages(self.stages, trunk.stem(images), between))
-        features: Tensor = self._visual.head(trunk.forward_head(hidden))
-        return features
+        return self._visual.head(trunk.forward_head(hidden))
 
 
 class VisionTransformerTower(ImageTower):
@@ -253,18 +250,15 @@ class OpenClipTower(VisionTransformerTower):
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
         """Compute the class token and the patches, with positions, normalised."""
         # Calls open_clip's private steps, so that tokens can be added and blocks run one by one.
-        tokens: Tensor = self._visual._embeds(images)
-        return tokens
+        return self._visual._embeds(images)
 
     def embed_prompt(self, prompt: Float[Tensor, "*batch L W"]) -> Float[Tensor, "*batch L W"]:
         """Normalise a prompt."""
-        tokens: Tensor = self._visual.ln_pre(prompt)
-        return tokens
+        return self._visual.ln_pre(prompt)
 
     def pool(self, tokens: Float[Tensor, "B own W"]) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised."""
-        pooled: Tensor = self._visual._pool(tokens)[0]
-        return self._to_joint_space(pooled)
+        return self._to_joint_space(self._visual._pool(tokens)[0])
 
     def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
         """Compute the joint features, not normalised, that an image would have if this were its only token."""
@@ -319,13 +313,11 @@ class TimmTower(VisionTransformerTower):
 
     def embed_prompt(self, prompt: Float[Tensor, "*batch L W"]) -> Float[Tensor, "*batch L W"]:
         """Normalise a prompt if the trunk does so before its first block."""
-        tokens: Tensor = self._trunk.norm_pre(prompt)
-        return tokens
+        return self._trunk.norm_pre(prompt)
 
     def pool(self, tokens: Float[Tensor, "B own W"]) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised."""
-        features: Tensor = self._visual.head(self._trunk.forward_head(self._trunk.norm(tokens)))
-        return features
+        return self._visual.head(self._trunk.forward_head(self._trunk.norm(tokens)))
 
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
         """Compute the attention of the features to each prompt token."""

@@ -114,8 +114,7 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
 
 def bundled_config(name: str = "fedvlp-tiny") -> dict[str, Any]:
     """Read a bundled CLIP's keyword arguments of open_clip's ``CLIP`` class."""
-    config: dict[str, Any] = json.loads((BUNDLED[name] / "model.json").read_text(encoding="utf-8"))
-    return config
+    return json.loads((BUNDLED[name] / "model.json").read_text(encoding="utf-8"))
 
 
 def bundled_state_dict(name: str = "fedvlp-tiny") -> dict[str, Tensor]:
@@ -143,8 +142,7 @@ def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]
 # Making it takes longer than the rest of a small CLIP, and it never changes.
 @cache
 def _bundled_tokenizer(context_length: int) -> Tokenizer:
-    tokenizer: Tokenizer = open_clip.SimpleTokenizer(context_length=context_length)
-    return tokenizer
+    return open_clip.SimpleTokenizer(context_length=context_length)
 
 
 def _resolve_described(spec: CLIPSpec) -> Blueprint:

@@ -60,8 +60,7 @@ class TextTower(ABC):
 
     def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
         """Look up token embeddings, without positions."""
-        embeddings: Tensor = self.embedding(ids)
-        return embeddings
+        return self.embedding(ids)
 
     def add_branches(self, branches: Mapping[int, Branch]) -> TextTower:
         """Copy this tower and add branches in parallel to its blocks, as `add_branches` does."""
@@ -118,8 +117,7 @@ class OpenCLIPTextTower(TextTower):
 
     def positions(self, indices: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
         """Look up positional embeddings."""
-        embeddings: Tensor = self._tower.positional_embedding[indices]
-        return embeddings
+        return self._tower.positional_embedding[indices]
 
     def reads_end(self, ids: Sequence[int]) -> bool:
         """Whether a sequence's feature is read at its last token and does not depend on later tokens."""
@@ -160,15 +158,14 @@ class OpenCLIPTextTower(TextTower):
 
     def project(self, pooled: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
         """Compute joint features, not normalised, from the last block's output at the tokens that are read."""
-        normalised: Tensor = self._tower.ln_final(pooled)
+        normalised = self._tower.ln_final(pooled)
         # Some models have a linear layer with a bias, others a bare matrix, a few none.
         projection = self._tower.text_projection
         if projection is None:
             return normalised
         if isinstance(projection, nn.Linear):
-            projected: Tensor = projection(normalised)
-            return projected
-        return normalised @ cast(Tensor, projection)
+            return projection(normalised)
+        return normalised @ projection
 
     @property
     def _fixed_position(self) -> int | None:
@@ -235,8 +232,7 @@ class HuggingFaceTextTower(TextTower):
             for block, change in zip(self.layers[1:], between, strict=False):
                 hooks.enter_context(block.register_forward_pre_hook(partial(_change_first, change)))
             output = self._tower.transformer(inputs_embeds=tokens, attention_mask=mask)
-        features: Tensor = self._tower.proj(self._tower.pooler(output, mask))
-        return features
+        return self._tower.proj(self._tower.pooler(output, mask))
 
 
 def make_text_tower(model: nn.Module, token_layout: TokenLayout) -> TextTower:

@@ -27,8 +27,7 @@ class TimmBlocks(Blocks):
     @property
     def dtype(self) -> torch.dtype:
         """The data type of input tokens."""
-        dtype: torch.dtype = next(self._transformer.parameters()).dtype
-        return dtype
+        return next(self._transformer.parameters()).dtype
 
     def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
         """Compute the last block's scores, as `Blocks.last_scores` does."""
@@ -40,8 +39,7 @@ class TimmBlocks(Blocks):
         """Compute the attention inputs of a block, by index from 0."""
         block = self._blocks[index]
         # These kinds of blocks normalise the output of attention rather than its input.
-        inputs: Tensor = hidden if isinstance(block, (EvaBlockPostNorm, ResPostBlock)) else block.norm1(hidden)
-        return inputs
+        return hidden if isinstance(block, (EvaBlockPostNorm, ResPostBlock)) else block.norm1(hidden)
 
     def heads(self, index: int, inputs: Hidden) -> tuple[Heads, Heads, Heads]:
         """Compute the normalised and rotated queries, keys and values of a block from its attention inputs."""
@@ -103,5 +101,4 @@ def mean_scores(
     query: Float[Tensor, "sequences heads head"], key: Float[Tensor, "sequences heads keys head"]
 ) -> Float[Tensor, "sequences keys"]:
     """Compute <q, k> / sqrt(head width), averaged over heads."""
-    scores: Tensor = torch.einsum("shd,shkd->sk", query, key) / (query.shape[1] * query.shape[2] ** 0.5)
-    return scores
+    return torch.einsum("shd,shkd->sk", query, key) / (query.shape[1] * query.shape[2] ** 0.5)
