@@ -166,7 +166,7 @@ def attend(
     query = _split_heads(query, num_heads)
     key = _split_heads(key, num_heads)
     value = _split_heads(value, num_heads)
-    if keeps_scores(query, key):
+    if keeps_scores(query, key.shape[-2]):
         scores: Tensor = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
         output = (scores if mask is None else scores + mask).softmax(dim=-1) @ value
     else:
@@ -174,15 +174,13 @@ def attend(
     return output.transpose(1, 2).flatten(2)
 
 
-def keeps_scores(
-    query: Float[Tensor, "sequences heads queries head"], key: Float[Tensor, "sequences heads length head"]
-) -> bool:
+def keeps_scores(query: Heads, num_keys: int) -> bool:
     """Whether attention is written out and keeps all heads' scores for the gradient, instead of using the kernel."""
     # On CPUs, the kernel's backward pass in bfloat16 takes two to six times as long. Scores take 2 S bytes per token
     # and head, in addition to a block's 1.5 kB. CLIPs of 224 pixels have at most 320 tokens, so at most 640 bytes. With
     # 577 tokens, 16 images in ViT-L take 4 GB for little gain.
     is_slow = query.dtype == torch.bfloat16 and query.device.type == "cpu" and query.requires_grad
-    return is_slow and key.shape[-2] <= 320
+    return is_slow and num_keys <= 320
 
 
 def _split_heads(tokens: Tensor, num_heads: int) -> Float[Tensor, "sequences heads tokens width"]:
@@ -247,9 +245,9 @@ class Blocks:
             hidden = between[index](hidden) if index < len(between) else hidden
         return hidden
 
-    def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"], mask: Mask | None = None) -> Queries:
-        """Compute the last block's output for the tokens at ``indices``, as ``run`` does."""
-        return self.run(len(self) - 1, hidden, mask, indices)
+    def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"]) -> Queries:
+        """Compute the last block's output for the tokens at ``indices``, which see all tokens."""
+        return self.run(len(self) - 1, hidden, indices=indices)
 
     def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
         """Compute <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads and queries."""

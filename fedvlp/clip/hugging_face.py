@@ -16,9 +16,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import read_json
 
 SMALL_FILES = ("*.json", "*.txt", "*.model")
-VOCABULARIES = (
-    *("tokenizer.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json"),
-)
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
 
 
 def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokenizer:
@@ -116,7 +114,7 @@ def _find(name: str, folder: Path | None, content: str, has_content: Callable[[P
 
 
 def _has_vocabulary(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in VOCABULARIES)
+    return any((folder / name).is_file() for name in TOKENIZERS)
 
 
 def _has_encoder(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.blocks import Between, BlockDiagonalMask, ChunkedMask, check_depth
-from fedvlp.clip.text_towers import OpenCLIPTextTower, TextTower
+from fedvlp.clip.text_towers import OpenCLIPTextTower, TextTower, Tokens
 
 Layout = Literal["packed", "cut", "plain"]
 
@@ -78,14 +78,10 @@ class TokenRows(nn.Module, ABC):
         return vectors[:, torch.where(self.ids < 0, -self.ids - 1, word_rows)]  # [N, R, S, D]
 
     @abstractmethod
-    def _run(
-        self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
-    ) -> Float[Tensor, "_ d"]:
+    def _run(self, tower: TextTower, tokens: Tokens, between: Sequence[Between]) -> Float[Tensor, "_ d"]:
         """Compute the joint features of all sequences, not normalised, ordered by prompt, then by sequence."""
 
-    def _replace(
-        self, hidden: Float[Tensor, "rows length D"], prompts: Float[Tensor, "prompts L D"]
-    ) -> Float[Tensor, "rows length D"]:
+    def _replace(self, hidden: Tokens, prompts: Float[Tensor, "prompts L D"]) -> Tokens:
         # Not in place: autograd may need the block's own output.
         rows = hidden.reshape(prompts.shape[0], -1, hidden.shape[-1])  # [N, R * S, D]
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
@@ -98,9 +94,7 @@ class TokenRows(nn.Module, ABC):
 class FilledRows(TokenRows):
     """One padded row for each sequence, for towers where tokens see later tokens or padding."""
 
-    def _run(
-        self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
-    ) -> Float[Tensor, "rows d"]:
+    def _run(self, tower: TextTower, tokens: Tokens, between: Sequence[Between]) -> Float[Tensor, "sequences d"]:
         # Shapes rather than `len`, which would fix the batch size of an exported graph.
         return tower.encode(tokens, self.ids.repeat(tokens.shape[0] // self.ids.shape[0], 1), between)
 
@@ -156,9 +150,7 @@ class CausalRows(TokenRows):
             self._joined = {key: masks}
         return masks
 
-    def _run(
-        self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
-    ) -> Float[Tensor, "_ d"]:
+    def _run(self, tower: TextTower, tokens: Tokens, between: Sequence[Between]) -> Float[Tensor, "_ d"]:
         causal = cast(OpenCLIPTextTower, tower)
         tokens = tokens + causal.positions(self.positions)
         mask, end_mask = self.masks(causal.blocks.compute_dtype)

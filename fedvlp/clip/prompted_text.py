@@ -70,11 +70,8 @@ class PromptedTextEncoder(nn.Module):
         self.class_names = list(map(clean_class_name, class_names))
         self.prompt_length = prompt_length
         self._num_before = {"end": prompt_length, "middle": prompt_length // 2, "front": 0}[class_position]
-        sequences = self._sequences()
+        sequences = self._sequences(class_specific)
         self._check_lengths(sequences)
-        if class_specific:
-            # Class c's prompt is rows c L to (c + 1) L of the input of `forward`.
-            sequences = [_shift_slots(ids, number * prompt_length) for number, ids in enumerate(sequences)]
         if layout == "packed" and (class_position != "end" or class_specific):
             layout = "cut"
         self.rows = make_rows(clip.text, sequences, layout, token_budget)
@@ -149,15 +146,17 @@ class PromptedTextEncoder(nn.Module):
         device = next(self.clip.parameters()).device
         return self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device)).detach()
 
-    def _sequences(self) -> list[list[int]]:
+    def _sequences(self, class_specific: bool) -> list[list[int]]:
         """Make each class's token ids, including the prompt's slots, through its end-of-text token."""
         layout = self.clip.token_layout
         before = self._num_before
-        slots = [-(index + 1) for index in range(self.prompt_length)]
         names = self._tokenize(self.class_names, is_first=before == 0)
         texts = self._tokenize(self.class_names, is_first=before == 0, full_stop=".")
         sequences = []
-        for name, words in zip(names, texts, strict=True):
+        for number, (name, words) in enumerate(zip(names, texts, strict=True)):
+            # A class's own prompt is rows c L to (c + 1) L of the input of `forward`.
+            first = number * self.prompt_length if class_specific else 0
+            slots = [-(first + index + 1) for index in range(self.prompt_length)]
             # The full stop belongs to the class's tokens and follows its name or the prompt.
             rest = [*words[: len(name)], *slots[before:], *words[len(name) :]]
             sequences.append([*layout.start, *slots[:before], *rest, *layout.end])
@@ -183,11 +182,6 @@ class PromptedTextEncoder(nn.Module):
                 f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
                 f"tokens, but the text tower reads {room}. Use {advice}a shorter name for this class."
             )
-
-
-def _shift_slots(ids: list[int], offset: int) -> list[int]:
-    """Make the prompt's slots in token ids refer to vectors that are `offset` later."""
-    return [token if token >= 0 else token - offset for token in ids]
 
 
 class PromptFeatureCache:
