@@ -109,9 +109,7 @@ class ListedImages(FederatedDataModule):
             remedy = "Repair or remove them, or skip them with data.on_bad_image=skip."
             raise UserError(bad_images_message(list(reasons.items()), total, remedy))
         log.warning("%s", bad_images_message(list(reasons.items()), total, "They are skipped."))
-        self.files = {
-            domain: [file for file in rows if file.name not in reasons] for domain, rows in self.files.items()
-        }
+        self.files = {domain: [row for row in rows if row.name not in reasons] for domain, rows in self.files.items()}
         classes = collect_classes(self.files)
         self._check_classes(classes)
         if not self.several_labels and (lost := set(class_names).difference(*classes.values())):

@@ -322,10 +322,9 @@ class FederatedDataModule(L.LightningDataModule):
         if self.class_split != "data_set":
             description["class_split"] = self.class_split
         for target in self.targets:
-            facts = {"name": target.name, "images": image_hash(target.images, target.class_names)}
-            description.setdefault("targets", []).append(
-                {**facts, "classes": target.class_names, "split": target._transfer_hash}
-            )
+            facts: dict[str, Any] = {"name": target.name, "images": image_hash(target.images, target.class_names)}
+            facts |= {"classes": target.class_names, "split": target._transfer_hash}
+            description.setdefault("targets", []).append(facts)
         for name, unclassified in self._out_of_distribution_images.items():
             description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(unclassified)}
         if isinstance(self.partition, LongTail) and not self.several_labels:

@@ -32,9 +32,7 @@ def count_base(protocol: ProtocolName, num_classes: int) -> int:
     if not PROTOCOLS[protocol].splits_classes:
         return num_classes
     if num_classes < 4:
-        raise UserError(
-            f"Expected at least two base classes and two new classes; the data set has {num_classes} classes."
-        )
+        raise UserError(f"Expected at least two base and two new classes; the data set has {num_classes} classes.")
     return math.ceil(num_classes / 2)
 
 
@@ -46,9 +44,7 @@ def choose_held_out(requested: Sequence[str], domains: Sequence[str]) -> list[st
     for name in names:
         if name not in domains:
             hint = did_you_mean_or_choose(name, domains)
-            raise UserError(
-                f"Expected held_out to name one of the domains ({', '.join(domains)}); got {name!r}. {hint}"
-            )
+            raise UserError(f"Expected held_out to name domains ({', '.join(domains)}); got {name!r}. {hint}")
     if len(names) == len(domains):
         raise UserError(f"All {len(domains)} domains are held out, so no domain is left to train. Hold out fewer.")
     return names

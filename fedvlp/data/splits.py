@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedvlp.core.roles import ROLES, ImageRole
 from fedvlp.core.state import Client
-from fedvlp.data.files.images import Images, Indices
+from fedvlp.data.files.images import Images, Indices, Integers
 from fedvlp.utils.errors import UserError, check_range
 from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed
 
@@ -88,9 +88,8 @@ class SplitRule:
                 drawn = single[stratified_split(labels[train[single]], fraction, generator)[1]]
                 if groups is not None:
                     rest = np.setdiff1d(np.arange(len(train)), single)
-                    mask = draw_groups(
-                        labels[train[rest]], groups[train[rest]], fraction, role, self.seed, role_of_group
-                    )
+                    rows = train[rest]
+                    mask = draw_groups(labels[rows], groups[rows], fraction, role, self.seed, role_of_group)
                     drawn = np.sort(np.concatenate([drawn, rest[mask]]))
                 roles[role] = train[drawn]
                 train = np.delete(train, drawn)
@@ -109,9 +108,7 @@ def generator_for(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
-def stratified_split(
-    labels: Indices | Sequence[int], fraction: float, generator: np.random.Generator
-) -> tuple[Indices, Indices]:
+def stratified_split(labels: Integers, fraction: float, generator: np.random.Generator) -> tuple[Indices, Indices]:
     """Draw validation images class by class; return the positions of training and validation images, ascending.
 
     A class of n images gives round(fraction n) for validation, but at least one on each side if n >= 2. If a class has
@@ -199,7 +196,7 @@ def check_groups(parts: Sequence[SplitPart], groups: Mapping[str, Names]) -> Non
         )
 
 
-def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.Generator) -> Indices:
+def few_shot(labels: Integers, shots: int, generator: np.random.Generator) -> Indices:
     """Draw min(shots, available) images of each class; return their positions, ascending.
 
     With a generator of the same seed, fewer shots are a subset of more shots.

@@ -118,24 +118,17 @@ class ImageTable(ListedImages):
             name = compose_name(cells["name"] or Path(os.path.relpath(path, folder)).as_posix())
             part = cells["split"].strip().casefold()
             has_label = label.partition(SEPARATOR)[0] != UNKNOWN if self.several_labels else bool(label)
-            if not cells["path"] or not has_label or part not in (SPLITS if has_split else ("",)):
-                found = (
-                    "no path"
-                    if not cells["path"]
-                    else "no label"
-                    if not has_label
-                    else repr(part)
-                    if part
-                    else "no split"
-                )
-                raise UserError(
-                    "Expected a path, a label and, if there is a split, train, validation or test in each row; line "
-                    f"{number} of {self.table} has {found}. Correct or remove the row."
-                )
+            problems = {"no path": not cells["path"], "no label": not has_label}
+            problems[repr(part) if part else "no split"] = part not in (SPLITS if has_split else ("",))
+            for problem, is_found in problems.items():
+                if is_found:
+                    raise UserError(
+                        "Expected a path, a label and, if there is a split, train, validation or test in each row; "
+                        f"line {number} of {self.table} has {problem}. Correct or remove the row."
+                    )
             domain = compose_name(cells["domain"]) or self.table.stem
-            files.append(
-                ImageFile(domain, label, name, path, SPLITS.get(part), client=cells["client"], group=cells["group"])
-            )
+            role = SPLITS.get(part)
+            files.append(ImageFile(domain, label, name, path, role, client=cells["client"], group=cells["group"]))
         return files
 
     def _cell(self, row: Mapping[str, str], column: str) -> str:

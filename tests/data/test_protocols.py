@@ -216,7 +216,7 @@ def test_wrong_options_of_a_protocol_are_rejected(name, options, message):
 def test_too_few_classes_and_targets_with_a_protocol_are_refused():
     module = data("base_to_new")
     module.class_list = CLASSES[:3]
-    with pytest.raises(UserError, match="at least two base classes and two new classes; the data set has 3"):
+    with pytest.raises(UserError, match="at least two base and two new classes; the data set has 3"):
         module.prepare_data()
     with pytest.raises(UserError, match="SixClasses is a target, which is only measured"):
         data("cross_dataset", targets=[data("personal")])

@@ -170,14 +170,13 @@ def _fetch_from_hub(description: Description, source: HubSource, root: Path, sta
     folder = staging / revision
     if not folder.exists():
         shutil.rmtree(staging, ignore_errors=True)
+    files = folder / "files"
     images = folder / "images"
     for name in sizes:
         with _explain_errors(page):
-            hub.hf_hub_download(
-                source.repository, name, repo_type="dataset", revision=revision, local_dir=folder / "files"
-            )
+            hub.hf_hub_download(source.repository, name, repo_type="dataset", revision=revision, local_dir=files)
     for name in sizes:
-        write_images(folder / "files" / name, images, source, description)
+        write_images(files / name, images, source, description)
     if source.has_official_split:
         _write_lists(images, read_manifest(images, description).files, description)
     _finish(description, images, root, source.repository, revision, echo)

@@ -102,7 +102,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
     files: list[ImageFile] = []
     for part in layout.parts:
         if isinstance(part, Folders):
-            files += _class_folders(folder, part, layout.split_folders, description)
+            files += _class_folders(folder, part, layout, description)
         elif isinstance(part, TorchvisionFolder):
             files += _torchvision(folder, part, description)
         elif part.image:
@@ -158,9 +158,7 @@ def _has_classes(folder: Path, description: Description) -> bool:
     return any(description.match_class(compose_name(name)) for name in folders_in(folder))
 
 
-def _class_folders(
-    folder: Path, part: Folders, split_folders: Mapping[str, ImageRole | None], description: Description
-) -> list[ImageFile]:
+def _class_folders(folder: Path, part: Folders, layout: Layout, description: Description) -> list[ImageFile]:
     domain = part.domain or description.domains[0]
     folders = {domain: part.folder} if part.folder else _domains_in(folder, description)
     # An optional part is missing if its folder has no class.
@@ -176,11 +174,11 @@ def _class_folders(
             names = list(map(compose_name, parts))
             role: ImageRole | None = part.role
             split_folder = names[0].casefold()
-            if len(names) > 1 and split_folder in split_folders:
+            if len(names) > 1 and split_folder in layout.split_folders:
                 # "full" is "train" and "crossval" together.
                 if split_folder == "full" and has_train:
                     continue
-                role = split_folders[split_folder]
+                role = layout.split_folders[split_folder]
                 del names[0]
             if len(names) > 1 and (class_name := match_class(names[0])):
                 files.append(_image_file(domain, class_name, path, role))

@@ -143,9 +143,7 @@ def _find_lists(folders: Sequence[Path], layout: Layout, description: Descriptio
     return []
 
 
-def _read_lists(
-    lists: Sequence[RoleList], images: Sequence[ImageFile], description: Description
-) -> dict[str, SplitName]:
+def _read_lists(lists: list[RoleList], images: Sequence[ImageFile], description: Description) -> dict[str, SplitName]:
     """Read the role of each image in the lists, by name."""
     trained = {file.domain for file in lists if file.role == "train"}
     if untrained := [domain for domain in description.domains if domain not in trained]:
@@ -161,7 +159,8 @@ def _read_lists(
     for file in lists:
         missing = []
         for place, groups in read_lines(file.path, LINE, "'domain/class/image label'", "Correct or remove the list."):
-            *_, domain, class_folder, file_name = ["", *groups["path"].replace("\\", "/").split("/")]
+            path = groups["path"]
+            *_, domain, class_folder, file_name = ["", *path.replace("\\", "/").split("/")]
             class_name = description.match_class(class_folder)
             name = names.get((file.domain, class_name, file_name))
             if name is not None and description.match_domain(domain) in (None, file.domain):
@@ -169,10 +168,8 @@ def _read_lists(
                 if first.role != file.role:
                     leaks.append(f"{name} ({first.path.name}, {file.path.name})")
             # Lists of the larger data set also name its other classes.
-            elif not (class_name is None and description.is_subset) and not groups["path"].endswith(
-                description.known_bad
-            ):
-                missing.append(f"{groups['path']} ({place})")
+            elif not (class_name is None and description.is_subset) and not path.endswith(description.known_bad):
+                missing.append(f"{path} ({place})")
         if missing:
             raise UserError(
                 f"{file.path} lists {len(missing)} images that are not in {file.domain}: {shorten(missing)}. "

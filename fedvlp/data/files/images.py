@@ -31,6 +31,7 @@ from fedvlp.utils.ranges import Intensity
 
 log = logging.getLogger(__name__)
 Indices = NDArray[np.int64]
+Integers = Sequence[int] | Indices
 Transform = Callable[[Image.Image], Tensor]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -145,9 +146,7 @@ def read_rgb(file: str | os.PathLike[str] | BytesIO, intensity: Intensity = "ful
         return to_rgb(image, intensity)
 
 
-def decode_all(
-    paths: Sequence[str | os.PathLike[str]], description: str = "checking images"
-) -> tuple[dict[int, str], list[str]]:
+def decode_all(paths: Sequence[str | os.PathLike[str]], description: str) -> tuple[dict[int, str], list[str]]:
     """Read and decode every image file once, in threads; log a warning if some are nearly black.
 
     Returns:
@@ -234,7 +233,7 @@ class Images(Protocol):
     def __getitem__(self, index: int) -> Image.Image:
         """Load one image in 8-bit RGB."""
 
-    def fingerprint(self, indices: Sequence[int] | Indices) -> str:
+    def fingerprint(self, indices: Integers) -> str:
         """Compute a hash that changes with these images and their order."""
 
 
@@ -252,7 +251,7 @@ class FolderImages(Images):
         self,
         paths: Sequence[str | os.PathLike[str]],
         names: Sequence[str],
-        labels: Sequence[int] | Indices,
+        labels: Integers,
         intensity: Intensity = "full",
     ) -> None:
         self.paths = [os.fspath(path) for path in paths]
@@ -264,7 +263,7 @@ class FolderImages(Images):
     def __getitem__(self, index: int) -> Image.Image:
         return read_rgb(self.paths[index], self.intensity)
 
-    def fingerprint(self, indices: Sequence[int] | Indices) -> str:
+    def fingerprint(self, indices: Integers) -> str:
         """Hash name, size and modification time of these files, without reading their content."""
         lines = [f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices]
         return _digest(lines if self.intensity == "full" else [*lines, self.intensity])
@@ -319,9 +318,7 @@ class ArrayImages(Images):
     ['000000', '000001']
     """
 
-    def __init__(
-        self, arrays: NDArray[np.uint8], labels: Sequence[int] | Indices, names: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, arrays: NDArray[np.uint8], labels: Integers, names: Sequence[str] | None = None) -> None:
         if arrays.dtype != np.uint8 or arrays.ndim != 4 or arrays.shape[-1] != 3:
             raise ValueError(f"Expected uint8 of shape [N, H, W, 3]; got {arrays.dtype} of shape {arrays.shape}.")
         self.arrays = arrays
@@ -332,7 +329,7 @@ class ArrayImages(Images):
     def __getitem__(self, index: int) -> Image.Image:
         return Image.fromarray(self.arrays[index])
 
-    def fingerprint(self, indices: Sequence[int] | Indices) -> str:
+    def fingerprint(self, indices: Integers) -> str:
         """Hash names and pixels of these images."""
         digest = hashlib.sha256(repr(self.arrays.shape[1:]).encode())
         for index in indices:

@@ -81,7 +81,7 @@ def test_images_that_can_not_be_decoded_are_named_with_the_reason(tmp_path, save
     for name, value in (("nan", np.nan), ("inf", -np.inf)):
         Image.fromarray(np.array([[0.5, value]], np.float32)).save(tmp_path / f"{name}.tif")
     names = ["good.png", "empty.png", "text.png", "half.png", "gone.png", "nan.tif", "inf.tif"]
-    reasons, digests = decode_all([tmp_path / name for name in names])
+    reasons, digests = decode_all([tmp_path / name for name in names], "checking")
     assert [bool(digest) for digest in digests] == [True, False, True, True, False, True, True]
     assert list(reasons) == [1, 2, 3, 4, 5, 6]
     assert reasons[1] == "the file is empty"
@@ -96,7 +96,7 @@ def test_nearly_black_images_are_readable_with_one_warning(tmp_path, caplog):
     for path in paths:
         Image.fromarray(np.array([[0, int(path.stem)]], np.uint16)).save(path)
     with caplog.at_level(logging.WARNING):
-        assert decode_all(paths)[0] == {}
+        assert decode_all(paths, "checking")[0] == {}
     (message,) = caplog.messages
     assert message.startswith(
         f"2 of 3 images are nearly black, such as {paths[1]}. Try --model.clip.intensity percentile."
