@@ -165,10 +165,8 @@ class CLIP(nn.Module):
 def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     """Load the frozen CLIP of a spec, or of a name with its default weights.
 
-    A loaded CLIP is returned unchanged, so that several modules can share it.
-
-    Raises:
-        UserError: If the name or the weights are unknown, missing, do not fit or cannot be downloaded.
+    A loaded CLIP is returned unchanged, so that several modules can share it. Raises UserError if the name or the
+    weights are unknown, missing, do not fit or cannot be downloaded.
 
     >>> load_clip("fedvlp-tiny").text_width
     64
@@ -205,9 +203,8 @@ def cosine_logits(
         text_features: w_c, of any norm: one set for all images, or one set for each image.
         scale: CLIP's logit scale, 100 for OpenAI's models.
 
-    Example:
-        >>> cosine_logits(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]), scale=10.0)
-        tensor([[6., 8.]])
+    >>> cosine_logits(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]), scale=10.0)
+    tensor([[6., 8.]])
     """
     with torch.autocast(image_features.device.type, enabled=False):
         images = F.normalize(image_features.float(), dim=-1)

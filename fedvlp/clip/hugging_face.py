@@ -22,8 +22,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "sentencepiece.bpe.model", "s
 def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokenizer:
     """Make the tokenizer of an open_clip config as `open_clip.get_tokenizer` does; `folder` is searched before the hub.
 
-    Raises:
-        UserError: If its files or a package are missing, or the files are damaged or contain code.
+    Raises UserError if its files or a package are missing, or the files are damaged or contain code.
     """
     text = config["text_cfg"]
     context_length = text.get("context_length", DEFAULT_CONTEXT_LENGTH)
@@ -49,10 +48,8 @@ def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokeni
 def find_encoder(name: str, folder: Path | None = None) -> Path:
     """Find the folder with the `config.json` of a Hugging Face text encoder; the CLIP contains its weights.
 
-    The name is a repository on the hub or a folder. The model's own `folder` is searched before the hub.
-
-    Raises:
-        UserError: If there is no encoder of a kind that open_clip supports.
+    The name is a repository on the hub or a folder. The model's own `folder` is searched before the hub. Raises
+    UserError if there is no encoder of a kind that open_clip supports.
     """
     return _find(name, folder, f"text encoder's config.json (of {', '.join(arch_dict)})", _has_encoder)
 
@@ -72,10 +69,8 @@ def tokenizer_content(tokenizer: Tokenizer) -> bytes:
 def hub_folder(repository: str, content: str, has_content: Callable[[Path], bool]) -> Path:
     """Find a repository's folder in the hub's cache and update all files except weights if there is network.
 
-    `has_content` checks that a folder has the `content` that messages name.
-
-    Raises:
-        UserError: If it is not in the cache and cannot be downloaded.
+    `has_content` checks that a folder has the `content` that messages name. Raises UserError if it is not in the cache
+    and cannot be downloaded.
     """
     try:
         folder = Path(snapshot_download(repository, allow_patterns=list(SMALL_FILES)))

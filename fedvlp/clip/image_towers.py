@@ -28,7 +28,8 @@ from fedvlp.utils.errors import UserError
 class ImageTower:
     """An image tower of any kind, which computes joint features.
 
-    It refers to the open_clip module without copying or changing its weights.
+    It refers to the open_clip module without copying or changing its weights. Raises UserError if it does not read
+    square images.
 
     Args:
         visual: The open_clip model's `visual`.
@@ -39,9 +40,6 @@ class ImageTower:
         num_prefix: Number of first tokens that are not patches: a class token, registers, a mean.
         blocks: The transformer of a ViT.
         stages: The four stages of a ResNet or ConvNeXt. The last stage computes the last feature map.
-
-    Raises:
-        UserError: If it does not read square images.
     """
 
     num_tokens: int | None = None
@@ -70,13 +68,12 @@ class ImageTower:
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised.
 
+        Raises UserError if the tower has fewer stages, or its stages cannot be run one by one.
+
         Args:
             images: Pixels after CLIP's transform.
             between: `between[j]` changes the output of stage j + 1. A ViT's stages are its blocks, with tokens
                 [B, P, W]. ResNets and ConvNeXts have four stages with feature maps [B, channels, height, width].
-
-        Raises:
-            UserError: If the tower has fewer stages, or its stages cannot be run one by one.
         """
         if between:
             raise self._refusal(f"Features inside the image tower can be changed in {_VITS}, ResNets and ConvNeXts")

@@ -287,13 +287,12 @@ class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
 def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = None) -> nn.Module:
     """Build an open_clip model with random weights; global random generators keep their states.
 
+    Raises UserError if the config has a wrong entry, or its text encoder's config is not available.
+
     Args:
         config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg`, optionally `quick_gelu`, `custom_text`.
         seed: Seed of the weights.
         folder: Folder that is searched before the hub for the config of a Hugging Face text encoder.
-
-    Raises:
-        UserError: If the config has a wrong entry, or its text encoder's config is not available.
     """
     options = deepcopy(config)
     vision = options["vision_cfg"]
@@ -330,8 +329,7 @@ def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = Non
 def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
     """Load a blueprint's weights into a model, cast to the model's types; ``origin`` names them in messages.
 
-    Raises:
-        UserError: If the weights belong to another architecture.
+    Raises UserError if the weights belong to another architecture.
     """
     if any(name.startswith(("vision_model.", "text_model.")) for name in blueprint.weights or {}):
         raise UserError(

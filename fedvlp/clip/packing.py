@@ -53,13 +53,12 @@ class TokenRows(nn.Module, ABC):
     ) -> Float[Tensor, "prompts sequences d"]:
         """Compute the joint features of all sequences, not normalised, for each prompt.
 
+        Raises UserError if there are more prompts than blocks.
+
         Args:
             tower: The text tower.
             prompts: Vectors that replace the ids below 0.
             deeper: `deeper[:, j]` replaces them between blocks j + 1 and j + 2; None replaces nothing.
-
-        Raises:
-            UserError: If there are more prompts than blocks.
         """
         levels = () if deeper is None else deeper.unbind(1)
         # A prompt in the first block and one for each level.
@@ -251,9 +250,8 @@ def stack(sequences: Sequence[Sequence[int]], length: int) -> CausalRows:
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
     """Count the first tokens that all sequences share, leaving at least one token to each.
 
-    Example:
-        >>> shared_prefix_length([[7, 5, 1, 9], [7, 5, 2, 9]])
-        2
+    >>> shared_prefix_length([[7, 5, 1, 9], [7, 5, 2, 9]])
+    2
     """
     length = 0
     for ids in zip(*sequences, strict=False):  # as far as the shortest goes
@@ -270,11 +268,10 @@ def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
     Args:
         parents: Index of the token that each token follows, always an earlier token; -1 for none.
 
-    Example:
-        >>> causal_mask([-1, 0, 0])
-        tensor([[0., -inf, -inf],
-                [0., 0., -inf],
-                [0., -inf, 0.]])
+    >>> causal_mask([-1, 0, 0])
+    tensor([[0., -inf, -inf],
+            [0., 0., -inf],
+            [0., -inf, 0.]])
     """
     visible = torch.eye(len(parents), dtype=torch.bool)
     for index, parent in enumerate(parents):

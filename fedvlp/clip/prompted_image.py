@@ -34,13 +34,10 @@ class PromptedImageEncoder(nn.Module):
 
     `prompts[0]` enters before `ln_pre`, without positions. `prompts[j]` replaces the prompt tokens before block j + 1.
     Blocks without their own prompt process the tokens unchanged. Features are pooled only from the image's own tokens
-    (Jia et al., "Visual Prompt Tuning", ECCV 2022).
+    (Jia et al., "Visual Prompt Tuning", ECCV 2022). Raises UserError if its image tower is not a ViT.
 
     Args:
         clip: The frozen CLIP, shared and not copied.
-
-    Raises:
-        UserError: If its image tower is not a ViT.
     """
 
     def __init__(self, clip: CLIP) -> None:
@@ -56,12 +53,11 @@ class PromptedImageEncoder(nn.Module):
     def forward(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> PromptedImages:
         """Compute features of images and prompt tokens, and the scores of the prompt tokens.
 
+        Raises UserError if there are fewer than J blocks.
+
         Args:
             images: Pixels after CLIP's transform.
             prompts: L vectors for each of the first J blocks.
-
-        Raises:
-            UserError: If there are fewer than J blocks.
         """
         tower = self._tower
         hidden = run_before_last_block(tower, images, prompts.unbind())  # [B, P + L, W]

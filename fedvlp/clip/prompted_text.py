@@ -31,6 +31,8 @@ ClassPosition = Literal["end", "middle", "front"]
 class PromptedTextEncoder(nn.Module):
     """Text classifier made from a prompt: one feature for each class, differentiable only in the prompt.
 
+    Raises UserError if a class's name does not fit into the context together with the prompt.
+
     Args:
         clip: The frozen CLIP, shared and not copied.
         class_names: One name for each class; `_` is read as a space.
@@ -44,9 +46,6 @@ class PromptedTextEncoder(nn.Module):
             of classes.
         class_specific: Whether each class has its own prompt. `forward` then expects the prompts concatenated in the
             order of the classes, [*batch, C L, D]. No two sequences share a prefix then, so `packed` means `cut`.
-
-    Raises:
-        UserError: If a class's name does not fit into the context together with the prompt.
 
     >>> from fedvlp.clip import load_clip
     >>> encoder = PromptedTextEncoder(load_clip("fedvlp-tiny"), ["cat", "dog"], prompt_length=4)
@@ -82,14 +81,12 @@ class PromptedTextEncoder(nn.Module):
     ) -> Float[Tensor, "*batch C d"]:
         """Compute the text features w_c of all classes, not normalised, for each prompt of the batch.
 
-        The features of a single prompt without a gradient are computed again only after the prompt has changed.
+        The features of a single prompt without a gradient are computed again only after the prompt has changed. Raises
+        UserError if there are more prompts than blocks.
 
         Args:
             prompt: Prompt vectors for the first block.
             deeper: `deeper[j]` replaces the prompt's tokens before block j + 2; None replaces nothing.
-
-        Raises:
-            UserError: If there are more prompts than blocks.
         """
         # Batches of prompts are made per image, so they never repeat.
         if prompt.ndim > 2:
@@ -120,12 +117,11 @@ class PromptedTextEncoder(nn.Module):
     ) -> Float[Tensor, "L D"]:
         """Make an initial prompt: values of N(0, 0.02), or the words' token embeddings followed by such values.
 
+        Raises UserError if the words have more tokens than the prompt.
+
         Args:
             words: First words of the prompt, for example "a photo of a".
             generator: Generator of the random values.
-
-        Raises:
-            UserError: If the words have more tokens than the prompt.
         """
         prompt = torch.randn(self.prompt_length, self.clip.text_width, generator=generator) * 0.02
         if words is not None:

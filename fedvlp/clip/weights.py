@@ -28,10 +28,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a checkpoint file, by name.
 
     Supports `.safetensors` files, `.pt`, `.pth` or `.bin` files with a state dict (also under the key `state_dict`),
-    and the TorchScript archives that OpenAI published.
-
-    Raises:
-        UserError: If the file is missing, damaged, another TorchScript archive, or holds anything but finite tensors.
+    and the TorchScript archives that OpenAI published. Raises UserError if the file is missing, damaged, another
+    TorchScript archive, or holds anything but finite tensors.
     """
     if not path.is_file():
         raise UserError(
@@ -100,8 +98,7 @@ def _check_digest(path: Path) -> None:
 def fetch_weights(name: str, tag: str) -> Path:
     """Find the weights that open_clip publishes under a tag; download and check them if necessary.
 
-    Raises:
-        UserError: If they cannot be downloaded; the message has the file's URL and the options to set.
+    Raises UserError if they cannot be downloaded; the message has the file's URL and the options to set.
     """
     published = open_clip.get_pretrained_cfg(name, tag)
     try:
@@ -164,10 +161,8 @@ def published_weights(name: str) -> dict[str, dict[str, Any]]:
 def assume_options(name: str, path: Path, weights: dict[str, Tensor], quick_gelu: bool) -> dict[str, Any]:
     """Derive the transform's options and `quick_gelu` of a weights file without config, and log the assumption.
 
-    OpenAI's archives get OpenAI's options; other files get the options shared by all published weights.
-
-    Raises:
-        UserError: If the published weights differ in preprocessing.
+    OpenAI's archives get OpenAI's options; other files get the options shared by all published weights. Raises
+    UserError if the published weights differ in preprocessing.
     """
     published = published_weights(name)
     if is_torchscript(path):

@@ -24,9 +24,8 @@ TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template 
 def clean_class_name(name: str) -> str:
     """Turn a folder's name into words: `_` becomes a space and white space is collapsed; hyphens and case stay.
 
-    Example:
-        >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt"), clean_class_name("¬image")
-        ('Alarm Clock', 't-shirt', 'image')
+    >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt"), clean_class_name("¬image")
+    ('Alarm Clock', 't-shirt', 'image')
     """
     return " ".join(name.removeprefix("¬").replace("_", " ").split())  # the mark of the negative class
 
@@ -34,16 +33,14 @@ def clean_class_name(name: str) -> str:
 def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) -> tuple[str, ...]:
     """Select the first templates of the list, or check custom templates.
 
+    Raises UserError if the number is not in [1, 80], or a template lacks its `{}`.
+
     Args:
         templates: Number of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
         own: A CLIP's own templates, which replace `TEMPLATES`; all of them if there are fewer than requested.
 
-    Raises:
-        UserError: If the number is not in [1, 80], or a template lacks its `{}`.
-
-    Example:
-        >>> choose_templates(1), choose_templates(60)[-1]
-        (('a photo of a {}.',), 'itap of the {}.')
+    >>> choose_templates(1), choose_templates(60)[-1]
+    (('a photo of a {}.',), 'itap of the {}.')
     """
     if isinstance(templates, int):
         if not 1 <= templates <= len(TEMPLATES):
@@ -71,15 +68,13 @@ def zero_shot_text_features(
 ) -> Float[Tensor, "C d"]:
     """Average each class's unnormalised features over templates in float32, and normalise the mean.
 
-    A class skips the templates that do not fit into the context with its name. One line in the log reports this.
+    A class skips the templates that do not fit into the context with its name. One line in the log reports this. Raises
+    UserError if a class does not fit into the context in any template.
 
     Args:
         clip: The frozen CLIP.
         class_names: One name for each class; `_` is read as a space.
         templates: Number of `TEMPLATES`, or custom templates.
-
-    Raises:
-        UserError: If a class does not fit into the context in any template.
     """
     names = list(map(clean_class_name, class_names))
     chosen = choose_templates(templates, clip.spec.templates)

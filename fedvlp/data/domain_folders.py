@@ -40,8 +40,7 @@ class DomainFolders(ListedImages):
     def scan(self) -> dict[str, list[ImageFile]]:
         """List the images of each domain, sorted, with an empty list for a domain folder without images.
 
-        Raises:
-            UserError: If the root is missing or empty, or does not have the layout root/domain/class/image.
+        Raises UserError if the root is missing or empty, or does not have the layout root/domain/class/image.
         """
         files, stray, other_types = _read_tree(self.root)
         folders = {compose_name(name): self.root / name for name in folders_in(self.root)}

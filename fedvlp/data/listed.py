@@ -92,8 +92,7 @@ class ListedImages(FederatedDataModule):
     def verified_domains(self) -> Mapping[str, Images]:
         """Decode every file once, and skip unreadable files.
 
-        Raises:
-            UserError: If images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
+        Raises UserError if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
         domains, class_names = self._loaded
         reasons: dict[str, str] = {}

@@ -372,10 +372,8 @@ def encode(
 ) -> dict[str, Tensor]:
     """Compute the constants of these images, [images, ...] by name, on ``device``.
 
-    Batches have a fixed size, so the values do not depend on the batches of clients or evaluations.
-
-    Raises:
-        ValueError: If ``precompute`` does not return one row per image.
+    Batches have a fixed size, so the values do not depend on the batches of clients or evaluations. Raises ValueError
+    if ``precompute`` does not return one row per image.
     """
     encoded: dict[str, Tensor] = {}
     start = 0

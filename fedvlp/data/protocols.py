@@ -23,8 +23,7 @@ NEW_ROLES: dict[ImageRole, MeasuredRole] = {"test": "test_new", "held_out": "hel
 def count_base(protocol: ProtocolName, num_classes: int) -> int:
     """Count the classes that train: all, or the first half (rounded up as in CoOp) if the protocol splits classes.
 
-    Raises:
-        UserError: If there are fewer than four classes to split.
+    Raises UserError if there are fewer than four classes to split.
 
     >>> count_base("base_to_new", 18), count_base("base_to_new", 7), count_base("all_seen", 7)
     (9, 4, 7)
@@ -86,7 +85,8 @@ class SplitPlan:
     ) -> list[SplitPart]:
         """Assign a role to every image, and a client to every training image.
 
-        Each domain is divided into roles first, so the measured images do not depend on the clients.
+        Each domain is divided into roles first, so the measured images do not depend on the clients. Raises UserError
+        if a client lacks training images, or test images or classes that the protocol needs.
 
         Args:
             images: Images by domain.
@@ -97,9 +97,6 @@ class SplitPlan:
         Returns:
             Training parts in the order of the clients' ids, then validation and test parts of the source domains, the
             held-out domains, and parts of single clients. Empty parts are omitted.
-
-        Raises:
-            UserError: If a client lacks training images, or test images or classes that the protocol needs.
         """
         num_base = count_base(self.protocol, num_classes)
         role_of_group: dict[str, ImageRole] = {}

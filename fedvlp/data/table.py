@@ -236,13 +236,12 @@ class Cells:
 def read_table(path: Path, cache_dir: Path | None, image: str = "image") -> Cells:
     """Read a CSV, TSV or Parquet file, a folder saved by ``datasets``, or tar files.
 
+    Raises UserError if there is no such file, or it can't be read as a table.
+
     Args:
         path: The file or folder, or the pattern of tar files.
         cache_dir: Folder for images that the rows contain; they are extracted once.
         image: Name of the column of these images.
-
-    Raises:
-        UserError: If there is no such file, or it can't be read as a table.
     """
     kind = path.suffix.casefold()
     if path.is_dir() or (path.is_file() and kind in (".parquet", ".pq")):
@@ -329,8 +328,7 @@ def _content(value: Any) -> tuple[bytes, str]:
 def write_table(path: Path, domains: Mapping[str, Sequence[ImageFile]], root: Path) -> int:
     """Write the images of a data set as CSV with the columns that are used; return the number of rows.
 
-    Raises:
-        UserError: If the images are not single files, as in CIFAR's archives.
+    Raises UserError if the images are not single files, as in CIFAR's archives.
     """
     rows = []
     for file in chain.from_iterable(domains.values()):

@@ -33,15 +33,13 @@ Echo = Callable[[str], None]
 def download(description: Description, root: Path, echo: Echo) -> None:
     """Download a data set, one process at a time; do nothing if it was downloaded before.
 
-    The root stays empty until all images have been downloaded and counted.
+    The root stays empty until all images have been downloaded and counted. Raises UserError if it can't be downloaded,
+    the folder can't be used, or images differ from the published data set.
 
     Args:
         description: The data set.
         root: Folder for the domains' folders; it must be missing or empty.
         echo: Prints a line for the user.
-
-    Raises:
-        UserError: If it can't be downloaded, the folder can't be used, or images differ from the published data set.
     """
     source = find_source(description)
     if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
@@ -200,8 +198,7 @@ def _explain_errors(page: str) -> Iterator[None]:
 def write_images(path: Path, folder: Path, source: HubSource, description: Description) -> None:
     """Write the unchanged image of each row of a parquet file to ``domain/class/image`` in a folder.
 
-    Raises:
-        UserError: If the file has other columns, or a row is not an image of the data set.
+    Raises UserError if the file has other columns, or a row is not an image of the data set.
     """
     columns = ["image", source.domain_column, "label"]
     schema = read_schema(path)

@@ -96,8 +96,7 @@ def describe_missing(root: Path, description: Description) -> str:
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
     """List the images of a layout in a folder, sorted, and named ``domain/class/image`` if they have one class.
 
-    Raises:
-        UserError: If a part is missing, damaged or inconsistent.
+    Raises UserError if a part is missing, damaged or inconsistent.
     """
     files: list[ImageFile] = []
     for part in layout.parts:
@@ -321,8 +320,7 @@ def read_lines(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Iterate over the lines of a list: the place, such as "line 1", and the groups of a regular expression.
 
-    Raises:
-        UserError: If the expression does not match a whole line other than the header and empty lines.
+    Raises UserError if the expression does not match a whole line other than the header and empty lines.
     """
     text = path.read_text(encoding="utf-8", errors="surrogateescape")
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):

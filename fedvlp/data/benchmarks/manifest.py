@@ -58,8 +58,7 @@ class Manifest:
 def read_manifest(root: Path, description: Description) -> Manifest:
     """List the images of a data set with the official split, without opening any image file.
 
-    Raises:
-        UserError: If the data set is not at or below the root, or its files or lists are wrong.
+    Raises UserError if the data set is not at or below the root, or its files or lists are wrong.
     """
     match = find_layout(root, description)
     if match is None:

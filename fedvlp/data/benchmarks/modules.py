@@ -114,8 +114,7 @@ class Benchmark(ListedImages):
     def official(self) -> OfficialSplit | None:
         """The published split, if it exists and is used.
 
-        Raises:
-            UserError: If the user requested it and it does not exist.
+        Raises UserError if the user requested it and it does not exist.
         """
         if self.split == "stratified":
             return None

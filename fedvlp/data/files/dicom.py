@@ -23,9 +23,8 @@ def is_dicom(file: str | os.PathLike[str] | BytesIO) -> bool:
 def read_dicom(file: str | os.PathLike[str] | BytesIO, intensity: Intensity) -> Image.Image:
     """Read a DICOM file of one frame as 8-bit RGB: values after the modality's rescaling, with white as the maximum.
 
-    Raises:
-        ValueError: If the file has several frames, or no window although ``intensity`` is "window".
-        ImportError: If pydicom, or a decoder of the file's compression, is missing.
+    Raises ValueError if the file has several frames, or no window although ``intensity`` is "window"; ImportError if
+    pydicom, or a decoder of the file's compression, is missing.
     """
     try:
         import pydicom

@@ -104,10 +104,8 @@ def to_rgb(image: Image.Image, intensity: Intensity = "full") -> Image.Image:
     """Convert an image to upright 8-bit RGB on white.
 
     With "full", 16-bit values lose their low byte, and float values in [0, 1] are scaled to [0, 255]; others are
-    clipped to it. With "percentile", the image's percentiles become black and white.
-
-    Raises:
-        ValueError: If values are NaN or infinite, or ``intensity`` is "window", which only DICOM files have.
+    clipped to it. With "percentile", the image's percentiles become black and white. Raises ValueError if values are
+    NaN or infinite, or ``intensity`` is "window", which only DICOM files have.
     """
     # The pixels are readable even if the EXIF block is damaged.
     with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
