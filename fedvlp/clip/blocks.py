@@ -113,11 +113,7 @@ class ChunkedMask:
 
 @dataclass(frozen=True)
 class BlockDiagonalMask:
-    """Masks of rows that are joined into one, where no row sees another row's tokens.
-
-    Attributes:
-        rows: Each row's mask.
-    """
+    """The mask of each of some rows that are joined into one, where no row sees another row's tokens."""
 
     rows: tuple[ChunkedMask, ...]
 
@@ -191,9 +187,6 @@ class Blocks:
     """The blocks of a frozen open_clip transformer. The first axis of all inputs and outputs is the sequences.
 
     Only ``cast`` changes the transformer. A deep copy includes the transformer.
-
-    Args:
-        transformer: The transformer of a text or an image tower.
     """
 
     def __init__(self, transformer: Any) -> None:

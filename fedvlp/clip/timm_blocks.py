@@ -19,9 +19,6 @@ class TimmBlocks(Blocks):
 
     Weights are not rounded and steps are not fused, so `bf16-mixed` uses autocast. Only patches have rotary positions,
     not the tokens before and after them.
-
-    Args:
-        transformer: timm's module.
     """
 
     @property

@@ -344,8 +344,7 @@ class FederatedDataModule(L.LightningDataModule):
         """Identify each domain by a string that is equal on all machines with the same images."""
         identities = {domain: identity(images) for domain, images in self.images.items()}
         for target in self.targets:
-            for domain, text in target.image_identities().items():
-                identities[f"{target.name}/{domain}"] = text
+            identities |= {f"{target.name}/{domain}": text for domain, text in target.image_identities().items()}
         return identities
 
     def prepare_data(self) -> None:

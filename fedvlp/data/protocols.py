@@ -99,11 +99,7 @@ class SplitPlan:
             held-out domains, and parts of single clients. Empty parts are omitted.
         """
         num_base = count_base(self.protocol, num_classes)
-        role_of_group: dict[str, ImageRole] = {}
-        roles = {}
-        for domain in self.sources:
-            in_domain = groups[domain] if groups else None
-            roles[domain] = self._roles(domain, images[domain].labels, num_base, in_domain, role_of_group)
+        roles = self._roles(images, num_base, groups)
         train_rows = {domain: by_role["train"] for domain, by_role in roles.items()}
         training = self._training_parts(images, train_rows, groups, owners)
         parts = list(training)
@@ -162,24 +158,24 @@ class SplitPlan:
             raise UserError(f"Only base_to_new supports data.class_split; the protocol is {self.protocol}. Remove it.")
 
     def _roles(
-        self,
-        domain: str,
-        labels: Indices,
-        num_base: int,
-        groups: Names | None,
-        role_of_group: dict[str, ImageRole],
-    ) -> dict[ImageRole, Indices]:
-        """Divide a source domain's images into roles; only images of base classes train or validate."""
-        official = self.official.roles.get(domain) if self.official else None
-        roles = self.rule.divide(labels, domain, official, groups, role_of_group)
-        if not len(roles["train"]):
-            raise UserError(
-                f"The client {domain!r} has no training image. Add images to that domain, hold it out or remove it."
-            )
-        # Split after dividing all classes, so the test images match a run on all classes.
-        for role in ("train", "validation"):
-            roles[role] = roles[role][labels[roles[role]] < num_base]
-        return roles
+        self, images: Mapping[str, Images], num_base: int, groups: Mapping[str, Names] | None
+    ) -> dict[str, dict[ImageRole, Indices]]:
+        """Divide each source domain's images into roles; only images of base classes train or validate."""
+        role_of_group: dict[str, ImageRole] = {}
+        divided: dict[str, dict[ImageRole, Indices]] = {}
+        for domain in self.sources:
+            labels = images[domain].labels
+            official = self.official.roles.get(domain) if self.official else None
+            roles = self.rule.divide(labels, domain, official, groups[domain] if groups else None, role_of_group)
+            if not len(roles["train"]):
+                raise UserError(
+                    f"The client {domain!r} has no training image. Add images to that domain, hold it out or remove it."
+                )
+            # Split after dividing all classes, so the test images match a run on all classes.
+            for role in ("train", "validation"):
+                roles[role] = roles[role][labels[roles[role]] < num_base]
+            divided[domain] = roles
+        return divided
 
     def _training_parts(
         self,
