@@ -174,7 +174,7 @@ class Federation(RunView):
         check_callbacks(
             self.callbacks, [*splits, "validation", "validation_loss", selection_column(self.options.select)]
         )
-        train = partial(train_rounds, self, Hooks(self.callbacks, self, model))
+        train = partial(train_rounds, self, Hooks(self.callbacks, self))
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
             return train(self._checkpoint("last"), checkpoint, may_start_fresh=ckpt_path == "last")

@@ -39,9 +39,6 @@ from fedvlp.utils.errors import MachineError, UserError, is_out_of_memory
 from fedvlp.utils.files import write_text
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
 
-# Subfolder of the run folder for the tracebacks of failed clients.
-FAILURES = "failures"
-
 # A retry does not fix these errors, and skipping the client would soon skip all clients.
 DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -116,7 +113,12 @@ def train_client(client: Client, task: PhaseTask, workspace: Workspace) -> Clien
             for index, batch in enumerate(batches):
                 module.training_step(workspace.fabric.to_device(batch), index)
 
-    upload, memory = add_ons.finish(checked_upload(module), task.index)
+    upload = module.upload_state()
+    # An invalid upload fails the client. The server checks uploads again, since it trusts no site.
+    if problem := upload_error(upload):
+        raise ClientError(problem)
+    # Copied, because the next client trains the same tensors.
+    upload, memory = add_ons.finish(detached(upload), task.index)
     update = ClientUpdate(client, upload, client.num_examples, module.logged_means())
     personal = module.personal_state()
     if optimizer is not None and not workspace.options.local.reset_optimizer:
@@ -186,16 +188,6 @@ def check_loss(module: FederatedModule, loss: object) -> Tensor:
     if not isinstance(loss, Tensor):
         raise UserError(f"{type(module).__name__}.training_step must return the loss, a tensor; got {loss!r}.")
     return loss
-
-
-def checked_upload(module: FederatedModule) -> State:
-    """Copy the client's upload; raise ClientError if it is not a dict of tensors."""
-    upload = module.upload_state()
-    # An invalid upload fails the client. The server checks uploads again, since it trusts no site.
-    if problem := upload_error(upload):
-        raise ClientError(problem)
-    # Copied, because the next client trains the same tensors.
-    return detached(upload)
 
 
 class ActiveAddOns(list[tuple[AddOn, LocalContext]]):
@@ -297,7 +289,7 @@ def save_error(client: Client, task: PhaseTask, workspace: Workspace, error: Exc
     if workspace.folder is None or isinstance(error, ClientError):
         return reason
     name = f"round-{task.round + 1:05d}-{task.phase.name}-client-{client.id:06d}.txt"
-    path = workspace.folder / FAILURES / name
+    path = workspace.folder / "failures" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(traceback.format_exception(error)))
     return f"{reason} (traceback in {path})"

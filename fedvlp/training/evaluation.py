@@ -236,12 +236,10 @@ def current_mean(module: FederatedModule, fabric: Fabric, loaders: Iterable[Load
     return torch.cat(scores).cpu().double().mean().item() if scores else 0.0
 
 
-def batch_logits(
-    compute_logits: Callable[[Any], Tensor], fabric: Fabric, loader: Loader
-) -> Iterator[tuple[Tensor, Tensor]]:
+def batch_logits(compute: Callable[[Any], Tensor], fabric: Fabric, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the logits [B, C] in float32 and the labels of each batch."""
     for inputs, labels in loader:
         with fabric.autocast():
-            logits = compute_logits(fabric.to_device(inputs))
+            logits = compute(fabric.to_device(inputs))
         # Decisions and losses use float32 for any precision of the towers.
         yield logits.float(), fabric.to_device(labels)

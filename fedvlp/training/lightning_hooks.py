@@ -7,7 +7,6 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer
 
-from fedvlp.core.module import FederatedModule
 from fedvlp.core.roles import REPORTED
 from fedvlp.core.state import CallbackStates
 from fedvlp.training.callback import RunView
@@ -54,12 +53,9 @@ class Hooks:
         stopping: Callbacks that set ``should_stop`` of the federation, in this order.
     """
 
-    def __init__(
-        self, callbacks: Sequence[Any], federation: RunView | None = None, module: FederatedModule | None = None
-    ) -> None:
+    def __init__(self, callbacks: Sequence[Any], federation: RunView | None = None) -> None:
         self.callbacks = callbacks
         self.federation = federation
-        self.module = module
         self.has_raised = False
         self.stopping: list[Any] = []
         self.methods: dict[str, list[tuple[Any, Callable[..., Any]]]] = {}
@@ -70,7 +66,7 @@ class Hooks:
             callbacks = [callback for callback in self.callbacks if hasattr(callback, name)]
             self.methods[name] = [(callback, getattr(callback, name)) for callback in callbacks]
         run = self.federation
-        first = (run, self.module) if name in HOOKS else (run,)
+        first = (run, run.module) if run is not None and name in HOOKS else (run,)
         for callback, method in self.methods[name]:
             was_stopping = run is not None and run.should_stop
             try:
