@@ -22,7 +22,6 @@ from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, m
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_cache_file
 
 log = logging.getLogger(__name__)
-COMPOSE = "torchvision.transforms.transforms.Compose"
 # Names, so that these classes are recognised without importing them.
 FIXED_TRANSFORMS = frozenset({
     "torchvision.transforms.transforms.Resize", "torchvision.transforms.transforms.CenterCrop",
@@ -36,7 +35,7 @@ def fixed_steps(transform: Any) -> tuple[Any, Transform] | None:
 
     The first steps make a PIL image of fixed size, as CLIP's resize and centre crop do. None if there are none.
     """
-    if _class_path(transform) != COMPOSE:
+    if _class_path(transform) != "torchvision.transforms.transforms.Compose":
         return None
     # The fixed steps end before the first step that is random or returns a tensor.
     steps = list(transform.transforms)

@@ -47,8 +47,6 @@ from fedvlp.utils.errors import UserError, check_range
 from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed
 
 log = logging.getLogger(__name__)
-NO_CLASS = -1
-"""Label of out-of-distribution images."""
 SEVERAL_LABELS: tuple[ProtocolName, ...] = ("leave_domains_out", "all_seen", "personal")
 """Protocols that support several labels per image."""
 
@@ -193,7 +191,7 @@ class FederatedDataModule(L.LightningDataModule):
         paths = image_paths([str(root)])
         names = [path.relative_to(root).as_posix() for path in paths]
         check_readable(paths, names, f"checking {root.name}")
-        return {root.name: FolderImages(paths, names, [NO_CLASS] * len(paths))}
+        return {root.name: FolderImages(paths, names, [-1] * len(paths))}  # these images have no class
 
     @cached_property
     def _label_targets(self) -> tuple[list[str], NDArray[np.float32] | None]:

@@ -135,9 +135,7 @@ class SplitPlan:
         if facts.holds_domains_out and not held_out:
             raise UserError(f"The protocol {self.protocol} holds domains out. Name them with data.held_out.")
         if held_out and not facts.holds_domains_out:
-            raise UserError(
-                f"The protocol {self.protocol} trains on every domain. Remove data.held_out, or data.protocol."
-            )
+            raise UserError(f"The protocol {self.protocol} holds no domain out. Remove data.held_out or data.protocol.")
         if facts.measures_test_images and not self._tested:
             raise UserError(
                 f"The protocol {self.protocol} measures test images of the source domains, but there are none. "
@@ -151,9 +149,7 @@ class SplitPlan:
             )
         for target, count in Counter(self.targets).items():
             if count > 1:
-                raise UserError(
-                    f"Expected data.targets of different names, since results are named after them; got {target!r}."
-                )
+                raise UserError(f"Expected data.targets of different names, as results contain them; got {target!r}.")
         if self.class_split == "client" and self.protocol != "base_to_new":
             raise UserError(f"Only base_to_new supports data.class_split; the protocol is {self.protocol}. Remove it.")
 

@@ -159,9 +159,7 @@ def check_predicts(model: FederatedModule) -> None:
     """Raise UserError if the method cannot predict single images without personal tensors."""
     check_single_images(model)
     if model.personal and model.held_out_evaluation != "shared":
-        raise UserError(
-            f"{type(model).__name__} keeps tensors on each client, so there is no single model for predictions."
-        )
+        raise UserError(f"{type(model).__name__} keeps tensors on each client, so no single model can predict.")
 
 
 def check_single_images(model: FederatedModule) -> None:

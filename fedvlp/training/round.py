@@ -88,8 +88,12 @@ def round_steps(workspace: Workspace, state: RunState) -> Steps:
         )
         clients = [client for client in cohort if client.id not in rejected]
         results = yield clients, task
+        # A lost round restores the state from before it, but counts.
         if is_lost(workspace, state, results):
-            return lose_round(workspace, task, before, results.clients, metrics)
+            for result in results.clients:
+                report_client(workspace, task, result, result.failure, metrics)
+            workspace.fabric.print(f"round {number + 1} is lost: it changes nothing and can't be repeated", flush=True)
+            return after_round(before, before, ()), {**metrics, "lost": 1}
         accepted, reasons = accept(workspace, results.clients, task, metrics)
         server = task.aggregate(results.updates(accepted))
         # Including rejected updates, so that the metrics show diverged clients.
@@ -109,16 +113,6 @@ def is_lost(workspace: Workspace, state: RunState, results: PhaseResults) -> boo
     # Losses before a resume do not count: sites that took part in the round can't repeat it.
     lost_before = state.server.round > workspace.first_round and "lost" in state.history[-1]
     return results.is_final and all_failed and not lost_before and workspace.options.clients.on_failure != "fail"
-
-
-def lose_round(
-    workspace: Workspace, task: PhaseTask, before: RunState, results: Iterable[ClientResult], metrics: RoundMetrics
-) -> tuple[RunState, RoundMetrics]:
-    """Record a round as lost: restore the state from before the round, but count the round."""
-    for result in results:
-        report_client(workspace, task, result, result.failure, metrics)
-    workspace.fabric.print(f"round {task.round + 1} is lost: it changes nothing and can't be repeated", flush=True)
-    return after_round(before, before, ()), {**metrics, "lost": 1}
 
 
 def accept(

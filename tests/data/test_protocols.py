@@ -197,7 +197,7 @@ def test_a_result_says_its_protocol(name, text, kind):
     ("name", "options", "message"),
     [
         ("leave_domains_out", {"held_out": None}, "leave_domains_out holds domains out. Name them with data.held_out"),
-        ("all_seen", {"held_out": "ink"}, "all_seen trains on every domain. Remove data.held_out"),
+        ("all_seen", {"held_out": "ink"}, "all_seen holds no domain out. Remove data.held_out"),
         ("base_to_new", {"test_fraction": 0.0}, "base_to_new measures test images .* Set data.test_fraction"),
         ("personal", {"partition": Pooled()}, "centralised training has none. Use all_seen"),
         ("personal", {"partition": QuantitySkew(40)}, "the client 'client 1' with 1 training images got none. Raise"),
