@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from fedvlp.clip.blocks import Between, BlockDiagonalMask, ChunkedMask, check_depth
 from fedvlp.clip.text_towers import OpenCLIPTextTower, TextTower, Tokens
-
-Layout = Literal["packed", "cut", "plain"]
 
 DEVICE_BUDGET = 512
 """Largest length of prefix and chunk on a GPU, in tokens."""
@@ -167,22 +165,19 @@ class CausalRows(TokenRows):
 
 
 def make_rows(
-    tower: TextTower, sequences: Sequence[Sequence[int]], layout: Layout = "packed", token_budget: int = 96
+    tower: TextTower, sequences: Sequence[Sequence[int]], packs: bool = True, token_budget: int = 96
 ) -> TokenRows:
     """Arrange sequences in the fewest and shortest rows that leave a tower's features unchanged.
 
     Args:
         tower: The text tower that will encode the rows.
         sequences: Token ids of each sequence, through its end-of-text token.
-        layout: Layout for a causal tower: all sequences in one row (`packed`), or a row for each sequence, as long as
-            the longest (`cut`) or as the full context (`plain`).
+        packs: Whether a causal tower gets all sequences in one row rather than a row for each sequence.
         token_budget: See `pack`.
     """
     if not all(map(tower.reads_end, sequences)):
         return FilledRows(tower.fill(sequences))
-    if layout == "packed":
-        return pack(sequences, token_budget)
-    return stack(sequences, tower.token_layout.context_length if layout == "plain" else max(map(len, sequences)))
+    return pack(sequences, token_budget) if packs else stack(sequences, max(map(len, sequences)))
 
 
 def encode_side_by_side(

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.packing import Layout, encode_side_by_side, make_rows
+from fedvlp.clip.packing import encode_side_by_side, make_rows
 from fedvlp.clip.zero_shot import ZeroShotClassifier, clean_class_name
 from fedvlp.utils.errors import UserError
 
@@ -38,14 +38,10 @@ class PromptedTextEncoder(nn.Module):
         class_names: One name for each class; `_` is read as a space.
         prompt_length: L, the number of learned vectors in a prompt.
         class_position: Position of the class's name: after the prompt, in its middle, or before it, as in CoOp.
-        layout: `packed` appends all classes to one shared prefix and shares the first words that classes have in common
-            (for `front` and `middle` it means `cut`). `cut` has a sequence for each class, as long as the longest.
-            `plain` has sequences of the full context length. All give the same features. Towers that are not causal,
-            or not read at the end of the text, have only one layout.
-        token_budget: Largest number of tokens in one attention computation of the packed layout: the prefix and a chunk
-            of classes.
+        token_budget: Largest number of tokens in one attention computation of a packed row: the prefix and a chunk of
+            classes.
         class_specific: Whether each class has its own prompt. `forward` then expects the prompts concatenated in the
-            order of the classes, [*batch, C L, D]. No two sequences share a prefix then, so `packed` means `cut`.
+            order of the classes, [*batch, C L, D]. No two sequences share a prefix then, so none are packed.
 
     >>> from fedvlp.clip import load_clip
     >>> encoder = PromptedTextEncoder(load_clip("fedvlp-tiny"), ["cat", "dog"], prompt_length=4)
@@ -60,7 +56,6 @@ class PromptedTextEncoder(nn.Module):
         *,
         prompt_length: int,
         class_position: ClassPosition = "end",
-        layout: Layout = "packed",
         token_budget: int = 96,
         class_specific: bool = False,
     ) -> None:
@@ -71,9 +66,8 @@ class PromptedTextEncoder(nn.Module):
         self._num_before = {"end": prompt_length, "middle": prompt_length // 2, "front": 0}[class_position]
         sequences = self._sequences(class_specific)
         self._check_lengths(sequences)
-        if layout == "packed" and (class_position != "end" or class_specific):
-            layout = "cut"
-        self.rows = make_rows(clip.text, sequences, layout, token_budget)
+        packs = class_position == "end" and not class_specific
+        self.rows = make_rows(clip.text, sequences, packs, token_budget)
         self._cache = PromptFeatureCache()
 
     def forward(

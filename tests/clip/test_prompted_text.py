@@ -11,6 +11,7 @@ from fedvlp.clip import prompted_text as domain_text
 from fedvlp.clip.packing import encode_side_by_side
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import plain_encoder
 
 NAMES = ["Alarm_Clock", "dog", "a very long name of a thing", "T-shirt", "TV"]
 
@@ -77,18 +78,18 @@ def deep_features(clip, names, prompts, position):
             handle.remove()
 
 
-LAYOUTS = [*itertools.product(["vit"], ["end", "front"], ["packed", "cut", "plain"], [2])]
-LAYOUTS += [("vit", "middle", "packed", 2), ("vit", "middle", "plain", 0), ("custom", "end", "packed", 0)]
-LAYOUTS += [("quick", "middle", "cut", 2)]
+ENCODERS = [*itertools.product(["vit"], ["end", "front"], [PromptedTextEncoder, plain_encoder], [2])]
+ENCODERS += [("vit", "middle", PromptedTextEncoder, 2), ("vit", "middle", plain_encoder, 0)]
+ENCODERS += [("custom", "end", PromptedTextEncoder, 0), ("quick", "middle", PromptedTextEncoder, 2)]
 
 
-@pytest.mark.parametrize(("kind", "position", "layout", "levels"), LAYOUTS)
-def test_equals_full_sequences(make_clip, configs, kind, position, layout, levels):
+@pytest.mark.parametrize(("kind", "position", "make_encoder", "levels"), ENCODERS)
+def test_equals_full_sequences(make_clip, configs, kind, position, make_encoder, levels):
     clip = make_clip(configs[kind])
     torch.manual_seed(0)
     prompts = torch.randn(1 + levels, 5, 32)
     signal = torch.randn(len(NAMES), 24)
-    encoder = PromptedTextEncoder(clip, NAMES, prompt_length=5, class_position=position, layout=layout)
+    encoder = make_encoder(clip, NAMES, prompt_length=5, class_position=position)
     found = features_and_gradient(lambda p: encoder(p[0], p[1:] if levels else None), prompts, signal)
     expected = features_and_gradient(lambda p: deep_features(clip, encoder.class_names, p, position), prompts, signal)
     assert_same(found, expected)
@@ -102,7 +103,7 @@ def test_chunks_change_nothing(clip, token_budget, levels):
     torch.manual_seed(0)
     prompts = torch.randn(2, 3, 1 + levels, 4, 32)
     signal = torch.randn(2, 3, len(NAMES), 24)
-    whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
+    whole = plain_encoder(clip, NAMES, prompt_length=4)
     chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
     assert chunked.rows.num_chunks == {1: 5, 20: 3, 25: 2, 1000: 1}[token_budget]
 
@@ -186,7 +187,7 @@ def text(clip):
 
 
 def plain(clip, name, prompt):
-    return PromptedTextEncoder(clip, [name], prompt_length=5, layout="plain")(prompt)[0]
+    return plain_encoder(clip, [name], prompt_length=5)(prompt)[0]
 
 
 def prompts(clip, count):

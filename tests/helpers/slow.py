@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.clip import PromptedTextEncoder
+from fedvlp.clip.packing import stack
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 
@@ -22,9 +23,16 @@ def cosine(one, other):
     return one @ other / (one @ one) ** 0.5 / (other @ other) ** 0.5
 
 
+def plain_encoder(clip, names, **options) -> PromptedTextEncoder:
+    """Make an encoder of sequences of the full context length, one for each class, as CoOp's code has."""
+    encoder = PromptedTextEncoder(clip, names, **options)
+    encoder.rows = stack(encoder._sequences(class_specific=False), clip.context_length)
+    return encoder
+
+
 @lru_cache(32)
 def _encoder(clip, name, prompt_length) -> PromptedTextEncoder:
-    return PromptedTextEncoder(clip, [name], prompt_length=prompt_length, layout="plain")
+    return plain_encoder(clip, [name], prompt_length=prompt_length)
 
 
 def slow_texts(clip, prompts, deeper=None, names=CLASSES) -> list[Tensor]:

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp import DiPrompT
-from fedvlp.clip import PromptedTextEncoder
 from fedvlp.methods.diprompt import domain_terms, query_terms
-from tests.helpers.slow import CLASSES, begin
+from tests.helpers.slow import CLASSES, begin, plain_encoder
 
 DOMAINS = ["cartoon", "photo", "sketch"]
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -41,7 +40,7 @@ def find_domains(module, images):
     found = []
     for feature, label in zip(features, LABELS.tolist(), strict=True):
         texts = [f"{CLASSES[label]} with the domain of {domain}" for domain in DOMAINS]
-        encode = PromptedTextEncoder(module.clip, texts, prompt_length=16, layout="plain")
+        encode = plain_encoder(module.clip, texts, prompt_length=16)
         found.append(int((F.normalize(encode(module.query_prompt), dim=-1) @ feature).argmax()))
     return torch.tensor(found)
 

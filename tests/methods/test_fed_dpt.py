@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from fedvlp import FedDPT
-from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import PromptedImageEncoder, zero_shot_text_features
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.fed_dpt import PerDomainPrompts
-from tests.helpers.slow import CLASSES
+from tests.helpers.slow import CLASSES, plain_encoder
 
 DOMAINS = ["ink", "paint", "photo"]
 
@@ -42,7 +42,7 @@ def reference_tower(clip, image, tokens):
 
 def reference_cosines(module, images, text_prompts, tokens):
     """Compute w and cos(f_V, f_T(c)) of every image and class, by Eqs. 3 to 6."""
-    plain = PromptedTextEncoder(module.clip, CLASSES, prompt_length=5, layout="plain")
+    plain = plain_encoder(module.clip, CLASSES, prompt_length=5)
     texts = [plain(prompt).detach().numpy() for prompt in text_prompts]
     weights = []
     cosines = []

@@ -7,11 +7,11 @@ from scipy.special import softmax
 from torch import nn
 
 from fedvlp import PLAN
-from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import PromptedImageEncoder, zero_shot_text_features
 from fedvlp.core.module import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.plan import AttentionOverClients, PromptAttention
-from tests.helpers.slow import CLASSES, begin, cosine, spread
+from tests.helpers.slow import CLASSES, begin, cosine, plain_encoder, spread
 
 LABELS = torch.tensor([0, 1, 2, 0])
 
@@ -42,7 +42,7 @@ def test_local_logits_use_the_prompts_of_the_current_stage(plan, images):
 def probabilities(module, images, prompts):
     """Compute Eqs. 2-6, one image and one class at a time, with text sequences of the full context."""
     clip = module.clip
-    text = PromptedTextEncoder(clip, CLASSES, prompt_length=4, layout="plain")
+    text = plain_encoder(clip, CLASSES, prompt_length=4)
     words = text(prompts["text"][0], prompts["text"][1:]).detach().double().numpy()
     visual = PromptedImageEncoder(clip)
     features = [visual(image[None], prompts["visual"]).features[0].detach().double().numpy() for image in images]

@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp import ProDA
-from fedvlp.clip import PromptedTextEncoder
-from tests.helpers.slow import CLASSES, assert_same, spread, unit
+from tests.helpers.slow import CLASSES, assert_same, plain_encoder, spread, unit
 
 LABELS = torch.tensor([2, 0, 1, 2])
 PLACES = ["front", "front", "middle", "middle", "end", "end", "end", "end"]
@@ -50,7 +49,7 @@ def slow_loss(clip, images, prompts, drawn, weight):
     for number in drawn:
         row = []
         for name in CLASSES:
-            encoder = PromptedTextEncoder(clip, [name], prompt_length=4, class_position=PLACES[number], layout="plain")
+            encoder = plain_encoder(clip, [name], prompt_length=4, class_position=PLACES[number])
             row.append(unit(encoder(prompts[number])[0]))
         texts.append(torch.stack(row))
     features = torch.stack([unit(feature) for feature in clip.encode_image(images)])

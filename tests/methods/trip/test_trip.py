@@ -8,9 +8,9 @@ import torch
 from scipy.special import softmax
 
 from fedvlp import TRIP, PromptFL
-from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from tests.helpers.slow import cosine
+from tests.helpers.slow import cosine, plain_encoder
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -30,7 +30,7 @@ def test_logits_use_each_images_own_mixture(trip, images, training):
     """Eqs. 8 and 9, one image and one class at a time, with sequences of the full context."""
     trip.train(training)
     constants = trip.precompute(images)
-    plain = PromptedTextEncoder(trip.clip, CLASSES, prompt_length=5, layout="plain")
+    plain = plain_encoder(trip.clip, CLASSES, prompt_length=5)
     weights = constants["train_weights" if training else "eval_weights"]
     expected = np.empty((6, 3))
     for i in range(6):
