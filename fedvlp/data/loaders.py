@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
-from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader, Precompute
+from fedvlp.core.protocols import DOMAIN, Batch, Inputs, Loader, Precompute
+from fedvlp.core.protocols import EvaluationSplit as EvaluationSplit  # part of the public API of `fedvlp.data`
 from fedvlp.data.cache import DecodedImages, cache_key, cached_features, fixed_steps
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, with_intensity
 from fedvlp.data.splits import Names, SplitPart

@@ -1,0 +1,14 @@
+from .backbone import CLIP as CLIP
+from .backbone import cosine_logits as cosine_logits
+from .backbone import load_clip as load_clip
+from .loading import CLIPSpec as CLIPSpec
+from .loading import build_model as build_model
+from .prompted_image import PromptedImageEncoder as PromptedImageEncoder
+from .prompted_image import PromptedImages as PromptedImages
+from .prompted_text import DomainTextEncoder as DomainTextEncoder
+from .prompted_text import PromptedTextEncoder as PromptedTextEncoder
+from .zero_shot import SINGLE_TEMPLATE as SINGLE_TEMPLATE
+from .zero_shot import TEMPLATES as TEMPLATES
+from .zero_shot import ZeroShotClassifier as ZeroShotClassifier
+from .zero_shot import clean_class_name as clean_class_name
+from .zero_shot import zero_shot_text_features as zero_shot_text_features
