@@ -28,11 +28,8 @@ from fedvlp.utils.errors import UserError
 class ImageTower:
     """An image tower of any kind, which computes joint features.
 
-    It refers to the open_clip module without copying or changing its weights. Raises UserError if it does not read
-    square images.
-
-    Args:
-        visual: The open_clip model's `visual`.
+    It refers to the open_clip model's `visual` without copying or changing its weights. Raises UserError if it does not
+    read square images.
 
     Attributes:
         image_size: V, the height and width of an image in pixels.

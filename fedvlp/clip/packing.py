@@ -24,11 +24,7 @@ DEVICE_BUDGET = 512
 
 
 class TokenRows(nn.Module, ABC):
-    """Rows of tokens with slots for a prompt's vectors.
-
-    Args:
-        ids: Token ids of each row; all rows have the same length.
-    """
+    """Rows of tokens, given by ``ids``, with slots for a prompt's vectors. All rows have the same length."""
 
     ids: Tensor
     slots: Tensor
@@ -260,8 +256,7 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
 def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
     """Make the additive mask that lets a token see itself and its ancestors.
 
-    Args:
-        parents: Index of the token that each token follows, always an earlier token; -1 for none.
+    ``parents`` are the indices of the tokens that each token follows, always an earlier token; -1 for none.
 
     >>> causal_mask([-1, 0, 0])
     tensor([[0., -inf, -inf],

@@ -127,7 +127,7 @@ class _Divided(Partitioner):
                 order = generator.permutation(num_clients)
                 for client, piece in zip(order, np.split(rows, cuts), strict=True):
                     pieces[client].append(piece)
-            clients = _join_pieces(pieces)
+            clients = join_pieces(pieces)
             fewest = min(len(positions) for positions in clients)
             if fewest >= self.min_examples:
                 return clients
@@ -178,7 +178,7 @@ class Dispersed(_Divided):
         if self.alpha is not None:
             return self._divide_by_dirichlet(labels, num_clients, self.alpha, generator)
         self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
-        return _join_pieces([[rows] for rows in np.array_split(generator.permutation(len(labels)), num_clients)])
+        return join_pieces([[rows] for rows in np.array_split(generator.permutation(len(labels)), num_clients)])
 
     @property
     def _rule(self) -> str:
@@ -246,7 +246,7 @@ class Shards(_Divided):
         pieces: list[list[Indices]] = []
         for shards_of_client in owners:
             pieces.append([shards[shard] for shard in shards_of_client])
-        return _join_pieces(pieces)
+        return join_pieces(pieces)
 
     @property
     def _rule(self) -> str:
@@ -282,7 +282,7 @@ class FewClasses(_Divided):
             rows = generator.permutation(np.flatnonzero(labels == label))
             for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
                 pieces[client].append(piece)
-        return _join_pieces(pieces)
+        return join_pieces(pieces)
 
     def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
         """Draw the clients of each class: each client takes the classes with the fewest clients, ties at random."""
@@ -348,7 +348,7 @@ class QuantitySkew(_Divided):
         while sizes.sum() > len(labels):
             sizes[sizes.argmax()] -= 1
         order = generator.permutation(len(labels))
-        return _join_pieces([[rows] for rows in np.split(order, np.cumsum(sizes)[:-1])])
+        return join_pieces([[rows] for rows in np.split(order, np.cumsum(sizes)[:-1])])
 
     @property
     def _rule(self) -> str:
@@ -384,7 +384,7 @@ class LongTail(Partitioner):
         pieces = []
         for label, limit in zip(classes, limits, strict=True):
             pieces.append(generator.permutation(np.flatnonzero(labels == label))[: max(int(limit), 1)])
-        (kept,) = _join_pieces([pieces])
+        (kept,) = join_pieces([pieces])
         return [kept[rows] for rows in self.clients(labels[kept], domains[kept], generator)]
 
     @property
@@ -393,7 +393,8 @@ class LongTail(Partitioner):
         return f"{self.clients.description}, long tail of factor {self.factor:g}"
 
 
-def _join_pieces(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
+def join_pieces(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
+    """Join each client's arrays of positions, sorted."""
     empty = np.empty(0, np.int64)
     return [np.sort(np.concatenate([empty, *client_pieces])).astype(np.int64) for client_pieces in pieces]
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedvlp.core.roles import PROTOCOLS, ImageRole, MeasuredRole, ProtocolName
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices, compose_name
-from fedvlp.data.partition import ByDomain, GivenClients, Partitioner, Pooled, apportion
+from fedvlp.data.partition import ByDomain, GivenClients, Partitioner, Pooled, apportion, join_pieces
 from fedvlp.data.splits import Names, OfficialSplit, SplitPart, SplitRule, check_groups, generator_for
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 
@@ -128,8 +128,7 @@ class SplitPlan:
     def check(self, held_out: Sequence[str]) -> None:
         """Raise UserError unless the options suit the protocol, before any image is read.
 
-        Args:
-            held_out: Domains that the user holds out. A data set may have other domains that never train.
+        ``held_out`` are the domains that the user holds out. A data set may have other domains that never train.
         """
         facts = PROTOCOLS[self.protocol]
         if facts.holds_domains_out and not held_out:
@@ -278,11 +277,10 @@ def _divide_groups(
     rows_of_units = [np.asarray(rows, np.int64) for rows in units.values()]
     unit_labels = np.asarray([np.bincount(labels[rows]).argmax() for rows in rows_of_units])
     unit_domains = np.asarray([domain for domain, _ in units])
-    divided = []
+    pieces = []
     for chosen in partition(unit_labels, unit_domains, generator):
-        rows = [rows_of_units[unit] for unit in chosen]
-        divided.append(np.sort(np.concatenate([np.empty(0, np.int64), *rows])))
-    return divided
+        pieces.append([rows_of_units[unit] for unit in chosen])
+    return join_pieces(pieces)
 
 
 def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:

@@ -18,9 +18,8 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
     server = state.server
     tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
     # Store identical tensor objects once. Comparing the values of large states would cost more than writing them.
-    deploys_shared = server.shared.keys() == server.deployed.keys() and all(
-        server.deployed[name] is value for name, value in server.shared.items()
-    )
+    is_same = [server.deployed.get(name) is value for name, value in server.shared.items()]
+    deploys_shared = all(is_same) and len(is_same) == len(server.deployed)
     if not deploys_shared:
         tensors |= add_prefix(server.deployed, "deployed")
     files = state_files(state.personal, state.optimizer_states)

@@ -85,11 +85,8 @@ def _count_differences(manifest: Manifest, domain: str, description: Description
     expected = description.counts_in(manifest.layout)[domain]
     lines = []
     if wrong or expected not in (None, total):
-        message = (
-            f"{total:,} images in all, as published"
-            if total == expected
-            else f"{total:,} images, {expected:,} published"
-        )
+        origin = " in all, as" if total == expected else f", {expected:,}"
+        message = f"{total:,} images{origin} published"
         lines.append(f"{message} ({shorten(wrong, most=5)})" if wrong else message)
     if manifest.split and manifest.layout is not None:
         roles = manifest.role_counts(domain)

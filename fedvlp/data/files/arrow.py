@@ -29,8 +29,7 @@ STARTS = {
 def arrow_files(path: Path) -> list[tuple[str, Path]]:
     """List the files with rows, each with the part of the split that its folder names, or "".
 
-    Args:
-        path: A Parquet file, or a folder written by ``save_to_disk`` of a ``Dataset`` or ``DatasetDict``.
+    ``path`` is a Parquet file, or a folder written by ``save_to_disk`` of a ``Dataset`` or ``DatasetDict``.
     """
     if find_spec("pyarrow") is None:
         raise UserError(f'Reading {path} needs pyarrow. Run: pip install "fedvlp[download]"')

@@ -147,9 +147,8 @@ def read_rgb(file: str | os.PathLike[str] | BytesIO, intensity: Intensity = "ful
 def decode_all(paths: Sequence[str | os.PathLike[str]], description: str) -> tuple[dict[int, str], list[str]]:
     """Read and decode every image file once, in threads; log a warning if some are nearly black.
 
-    Returns:
-        Reasons why files can't be decoded, by position in ``paths``; and a digest of each file's bytes, empty if it
-        can't be read.
+    Return reasons why files can't be decoded, by position in ``paths``, and a digest of each file's bytes, empty if it
+    can't be read.
     """
     decoded = map_in_threads(_decode, paths, description)
     if dark := [position for position, (reason, _) in enumerate(decoded) if reason == NEARLY_BLACK]:
