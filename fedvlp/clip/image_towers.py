@@ -33,34 +33,33 @@ class ImageTower:
 
     Attributes:
         image_size: V, the height and width of an image in pixels.
+        width: W, the width of an image token, or the number of channels of the last feature map.
         num_tokens: P, the number of tokens of an image; None if the tower's tokens cannot be read.
         num_prefix: Number of first tokens that are not patches: a class token, registers, a mean.
         blocks: The transformer of a ViT.
         stages: The four stages of a ResNet or ConvNeXt. The last stage computes the last feature map.
     """
 
+    width: int
     num_tokens: int | None = None
     num_prefix: int = 0
     blocks: Blocks | None = None
     stages: Sequence[nn.Module] = ()
 
-    def __init__(self, visual: nn.Module) -> None:
-        self._visual: Any = visual
-        size: Any = visual.image_size
+    def __init__(self, visual: Any) -> None:
+        self._visual = visual
+        size = visual.image_size
         sides = {int(side) for side in size} if isinstance(size, (tuple, list)) else {int(size)}
         if len(sides) > 1:
             raise UserError(f"Images must be square, but this model reads {size}. Choose another --model.clip.name.")
         self.image_size = sides.pop()
+        if hasattr(visual, "trunk"):
+            self.width = int(visual.trunk.num_features)
 
     @property
     def kind(self) -> str:
         """The name of open_clip's or timm's class, for messages."""
         return type(self._visual.trunk if isinstance(self._visual, TimmModel) else self._visual).__name__
-
-    @property
-    def width(self) -> int:
-        """W, the width of an image token."""
-        return int(self._visual.trunk.num_features)
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised.
@@ -92,7 +91,12 @@ class ImageTower:
 
     def require_prompts(self) -> VisionTransformerTower:
         """Return this tower, or raise UserError unless it supports image prompts."""
-        raise self._refusal(f"Image prompts can be learned in {_VITS}")
+        rule = f"Image prompts can be learned in {_VITS}"
+        if not isinstance(self, VisionTransformerTower):
+            raise self._refusal(rule)
+        if not self.supports_prompts:
+            raise self._refusal(rule, "has another kind of attention than CLIP")
+        return self
 
     def require_tokens(self) -> ImageTower:
         """Return this tower, or raise UserError if its tokens cannot be read."""
@@ -112,13 +116,9 @@ class ResNetTower(ImageTower):
 
     def __init__(self, visual: ModifiedResNet) -> None:
         super().__init__(visual)
+        self.width = visual.attnpool.k_proj.in_features
         self.num_tokens = len(visual.attnpool.positional_embedding)
         self.stages = (visual.layer1, visual.layer2, visual.layer3, visual.layer4)
-
-    @property
-    def width(self) -> int:
-        """W, the number of channels of the last feature map."""
-        return int(self._visual.attnpool.k_proj.in_features)
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
@@ -155,16 +155,14 @@ class VisionTransformerTower(ImageTower):
     Attributes:
         read: The image's own tokens that `pool` reads.
         reads_class_token: Whether the joint features depend only on the class token.
+        supports_prompts: Whether `scores` works with its attention.
     """
 
     blocks: Blocks
     num_tokens: int
     read: slice
     reads_class_token: bool
-
-    def require_prompts(self) -> VisionTransformerTower:
-        """Return this tower, or raise UserError if it does not support image prompts."""
-        return self
+    supports_prompts: bool = True
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Compute joint features, not normalised; `between` changes tokens as in `ImageTower.features`."""
@@ -221,25 +219,15 @@ class OpenClipTower(VisionTransformerTower):
 
     def __init__(self, visual: VisionTransformer) -> None:
         super().__init__(visual)
+        self.width = visual.conv1.out_channels
         # The class token has a position as well.
         self.num_tokens = len(visual.positional_embedding)
         self.blocks = Blocks(visual.transformer)
         self.reads_class_token = visual.attn_pool is None and visual.pool_type == "tok"
         self.read = slice(1 if self.reads_class_token else self.num_tokens)
-
-    @property
-    def width(self) -> int:
-        """W, the width of an image token."""
-        return int(self._visual.conv1.out_channels)
-
-    def require_prompts(self) -> VisionTransformerTower:
-        """Return this tower, or raise UserError if it does not support image prompts."""
         # `scores` needs the keys of the last block and of the one pool.
-        has_two_pools = getattr(self._visual, "attn_pool_contrastive", None) is not None
-        if has_two_pools or not is_standard_block(self._visual.transformer.resblocks[-1]):
-            rule = f"Image prompts can be learned in {_VITS}"
-            raise self._refusal(rule, "has another kind of attention than CLIP")
-        return self
+        has_one_pool = getattr(visual, "attn_pool_contrastive", None) is None
+        self.supports_prompts = has_one_pool and is_standard_block(visual.transformer.resblocks[-1])
 
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
         """Compute the class token and the patches, with positions, normalised."""

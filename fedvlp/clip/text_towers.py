@@ -34,19 +34,16 @@ class TextTower(ABC):
         token_layout: Positions of words among the tokenizer's output tokens.
 
     Attributes:
+        depth: The number of blocks.
         blocks: The transformer; None unless it is open_clip's own.
     """
 
+    depth: int
     blocks: Blocks | None = None
 
     def __init__(self, tower: nn.Module, token_layout: TokenLayout) -> None:
         self._tower: Any = tower
         self.token_layout = token_layout
-
-    @property
-    @abstractmethod
-    def depth(self) -> int:
-        """The number of blocks."""
 
     @property
     @abstractmethod
@@ -98,17 +95,13 @@ class OpenCLIPTextTower(TextTower):
     def __init__(self, tower: nn.Module, token_layout: TokenLayout) -> None:
         super().__init__(tower, token_layout)
         self.blocks = Blocks(self._tower.transformer)
+        self.depth = len(self.blocks)
         self._is_standard = all(map(is_standard_block, self.blocks))
         # open_clip's `CLIP` pools as `TextTransformer` does, but with other option names and no class token.
         self._pool = getattr(tower, "text_pool_type", getattr(tower, "pool_type", ""))
         self._end = getattr(tower, "text_eos_id", getattr(tower, "eos_id", 0))
         self._has_class_token = getattr(tower, "cls_emb", None) is not None
         self._hides_padding = self._has_class_token or getattr(tower, "use_pad_mask", False)
-
-    @property
-    def depth(self) -> int:
-        """The number of blocks."""
-        return len(self.blocks)
 
     @property
     def embedding(self) -> nn.Embedding:
@@ -206,11 +199,7 @@ class HuggingFaceTextTower(TextTower):
         # Blocks may contain lists as well, but the list of blocks is the outermost.
         lists = (module for module in tower.transformer.modules() if isinstance(module, nn.ModuleList))
         self.layers = next(lists)
-
-    @property
-    def depth(self) -> int:
-        """The number of blocks."""
-        return len(self.layers)
+        self.depth = len(self.layers)
 
     @property
     def embedding(self) -> nn.Embedding:
