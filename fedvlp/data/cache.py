@@ -50,15 +50,6 @@ def _class_path(step: Any) -> str:
     return f"{type(step).__module__}.{type(step).__qualname__}"
 
 
-def _settings(steps: Any) -> list[Any]:
-    """List all settings of a transform's steps, since their ``repr`` omits some."""
-    settings = []
-    for step in steps.transforms:
-        public = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
-        settings.append([_class_path(step), public])
-    return settings
-
-
 class DecodedImages:
     """Images of one domain after the fixed first steps of a transform, in one file: uint8 [N, H, W, 3].
 
@@ -77,7 +68,12 @@ class DecodedImages:
         # All images get this size, as `fixed_steps` checks.
         width, height = steps(Image.new("RGB", (64, 64))).size
         self.shape = (len(rows), height, width, 3)
-        text = json.dumps([_settings(steps), PIL.__version__, images.fingerprint(rows)])
+        settings = []
+        for step in steps.transforms:
+            # All settings, since the `repr` of steps omits some.
+            public = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
+            settings.append([_class_path(step), public])
+        text = json.dumps([settings, PIL.__version__, images.fingerprint(rows)])
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npy"
         self._pixels: NDArray[np.uint8] | None = None
 

@@ -26,7 +26,11 @@ def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
     -----------
     a       1.5
     """
-    head, *body = align_columns(rows, text_columns)
+    columns = []
+    for index, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if index < text_columns else cell.rjust(width) for cell in cells])
+    head, *body = ["  ".join(row) for row in zip(*columns, strict=True)]
     return "\n".join(line.rstrip() for line in (head, "-" * len(head), *body))
 
 
@@ -40,15 +44,6 @@ def frame_markdown(frame: pd.DataFrame, text_columns: int = 1) -> str:
     alignment = ["---"] * text_columns + ["---:"] * (frame.shape[1] - text_columns)
     rows = [list(map(markdown_text, row)) for row in frame.to_numpy().tolist()]
     return markdown_table(list(map(markdown_text, frame)), alignment, rows)
-
-
-def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
-    """Format each row as a line, with cells padded to the width of their column and separated by two spaces."""
-    columns = []
-    for index, cells in enumerate(zip(*rows, strict=True)):
-        width = max(map(len, cells))
-        columns.append([cell.ljust(width) if index < text_columns else cell.rjust(width) for cell in cells])
-    return ["  ".join(row) for row in zip(*columns, strict=True)]
 
 
 def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
