@@ -306,8 +306,7 @@ class TimmTower(VisionTransformerTower):
         pool = self._trunk.attn_pool
         if not isinstance(pool, AttentionPoolLatent):
             return super().scores(hidden)
-        outputs = self.blocks.run_last(hidden, self._prompt_indices(hidden))
-        return pool_scores(pool, self._trunk.norm(outputs))
+        return pool_scores(pool, self._trunk.norm(self.blocks.run_last(hidden, self._prompt_indices(hidden))))
 
 
 def make_image_tower(visual: nn.Module) -> ImageTower:

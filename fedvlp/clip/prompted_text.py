@@ -102,8 +102,7 @@ class PromptedTextEncoder(nn.Module):
         if deeper is not None:
             deeper = deeper.reshape(prompts.shape[0], *deeper.shape[-3:])  # [N, J, L, D]
             deeper_parts = (deeper,) if is_whole else torch.split(deeper, size)
-        tower = self.clip.text
-        features = [self.rows.encode(tower, *part) for part in zip(parts, deeper_parts, strict=True)]
+        features = [self.rows.encode(self.clip.text, *part) for part in zip(parts, deeper_parts, strict=True)]
         return torch.cat(features).reshape(*prompt.shape[:-2], len(self.class_names), -1)
 
     def initial_prompt(

@@ -155,8 +155,7 @@ class LocalTraining:
             )
         for add_on in self.all_add_ons if self.gradient_clip_val is not None else ():
             if add_on.needs_gradients:
-                name = type(add_on).__name__
-                raise UserError(f"{name} needs gradients unchanged. Remove local.gradient_clip_val.")
+                raise UserError(f"{type(add_on).__name__} needs gradients unchanged. Remove local.gradient_clip_val.")
 
     @property
     def listed_add_ons(self) -> tuple[AddOn, ...]:

@@ -105,8 +105,7 @@ def checked_values(value: Any, depth: int = 0) -> Any:
         raise UserError(f"Expected lists and objects at most {MAX_DEPTH} levels deep.")
     most = MAX_ENTRIES if isinstance(value, Mapping) else MAX_LENGTH
     if isinstance(value, (str, list, tuple, Mapping)) and len(value) > most:
-        kind = type(value).__name__
-        raise UserError(f"Expected a {kind} of at most {most:,} entries; got {len(value):,}.")
+        raise UserError(f"Expected a {type(value).__name__} of at most {most:,} entries; got {len(value):,}.")
     if isinstance(value, Mapping):
         return {checked_values(name): checked_values(inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
