@@ -312,10 +312,7 @@ def add_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: s
 def check_depth(depth: int, blocks: int, tower: str) -> None:
     """Raise UserError if there are prompts for more blocks than the tower has; ``tower`` names it in the message."""
     if depth > blocks:
-        raise UserError(
-            f"Prompts for {depth} blocks were given, but the {tower} tower has {blocks}. Use a depth of at most "
-            f"{blocks}."
-        )
+        raise UserError(f"Expected prompts for at most {blocks} blocks of the {tower} tower; got {depth}. Use fewer.")
 
 
 def is_standard_block(block: nn.Module) -> bool:

@@ -80,10 +80,7 @@ class StoreAtSites(ClientStore):
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
         """Adopt the names of the states."""
         if states and not are_at_sites(states):
-            raise UserError(
-                "The run to resume is a simulation with the clients' tensors in its folder, not at sites. Start from "
-                "scratch."
-            )
+            raise UserError("The run to resume is a simulation, whose tensors are not at sites. Start from scratch.")
         return StatesOnDisk(None, group, state_files(states))
 
 

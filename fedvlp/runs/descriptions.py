@@ -119,10 +119,7 @@ def resume(
         print_line(f"resuming from {path} after round {state.server.round}")
         return state, path.parent.parent
     if not may_start_fresh:
-        raise UserError(
-            f"No checkpoint at {where}. Pass a checkpoint, a run folder, or last, which starts from scratch if there "
-            "is none."
-        )
+        raise UserError(f"No checkpoint at {where}. Pass one, a run folder, or last to start from scratch without one.")
     print_line(f"no checkpoint under {where}: starting from scratch")
     return None
 

@@ -189,9 +189,7 @@ def check_aggregators(workspace: Workspace, task: PhaseTask, uploading: Sequence
     where = f"Round {task.round + 1}, phase {task.phase.name!r}"
     for group, problem in lacking.items():
         if not group:
-            raise UserError(
-                f"{where}: {problem}. {ROUND_UNDONE} Use more clients per round, or another trainer.server.aggregation."
-            )
+            raise UserError(f"{where}: {problem}. {ROUND_UNDONE} Use more clients, or another server.aggregation.")
         workspace.fabric.print(f"{where}, {group}: {problem}. Its tensors are unchanged.", flush=True)
 
 

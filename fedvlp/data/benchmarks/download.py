@@ -216,9 +216,7 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
         content, stored_name = row["image"]["bytes"] or b"", PurePosixPath(row["image"]["path"] or "").name
         extension = image_extension(content, stored_name)
         if not extension:
-            raise UserError(
-                f"Row {number} of {path.name} has no known image type. Get the data set from its publisher."
-            )
+            raise UserError(f"Row {number} of {path.name} has no known image type. Get the data from its publisher.")
         # Names consist of the hub's file name and the row, so they are ordered and equal on every machine.
         name = f"{path.stem}_{number:06d}{extension}"
         # Readers recognise a known bad image by its name.
