@@ -82,7 +82,6 @@ class DecodedImages:
         return {**self.__dict__, "_pixels": None}
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Read one image in 8-bit RGB after the steps."""
         if self._pixels is None:
             self._pixels = np.load(self.path, mmap_mode="r")
         return Image.fromarray(self._pixels[index])

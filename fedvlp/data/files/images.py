@@ -224,7 +224,6 @@ class Images(Protocol):
     names: list[str]
 
     def __len__(self) -> int:
-        """Count the images."""
         return len(self.names)
 
     def __getitem__(self, index: int) -> Image.Image:
