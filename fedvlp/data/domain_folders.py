@@ -12,12 +12,10 @@ from fedvlp.catalog.description import normalise_name
 from fedvlp.core.predictions import Predictions
 from fedvlp.data.files.images import EXTENSIONS, compose_name, folders_in, is_hidden, is_image, list_files
 from fedvlp.data.listed import ListedImages
-from fedvlp.data.rows import ImageFile
+from fedvlp.data.rows import ROLE_OF_PART, ImageFile
 from fedvlp.utils.errors import UserError
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
-PARTS = frozenset({"train", "val", "valid", "validation", "test"})
-"""Lower-case folder names that indicate the parts of a split if there are no other folders."""
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +52,7 @@ class DomainFolders(ListedImages):
         # A few images outside class folders are stray files, but many mean that a level is missing.
         elif not files or len(in_folders) > len(files):
             problem = f"root/{in_folders[0]}" if in_folders else "images directly"
-        elif PARTS.issuperset(map(str.lower, domains)):
+        elif ROLE_OF_PART.keys() >= set(map(str.lower, domains)):
             problem = f"{' and '.join(domains)}, which are parts of a split,"
         elif len(domains) < 2:
             problem = f"one domain, {files[0].domain!r},"
@@ -114,7 +112,7 @@ def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: b
     listed = ", ".join(list(inside)[:5])
     first, *others = inside.values()
     problem = ""
-    if PARTS.issuperset(map(str.lower, inside)):
+    if ROLE_OF_PART.keys() >= set(map(str.lower, inside)):
         problem = "are parts of a split"
     elif len(first) > 1 and "" not in first and others and all(names == first for names in others):
         problem = f"all have the same folders in them ({', '.join(sorted(first)[:5])})"

@@ -19,6 +19,11 @@ from fedvlp.data.files.images import ArrayImages, FolderImages, Images
 UNKNOWN = "?"
 GIVEN_ROLES: tuple[ImageRole, ...] = ("train", "validation", "test")
 """The roles that a data set may give to its images, in the order of their names in results."""
+ROLE_OF_PART: Mapping[str, ImageRole] = {
+    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
+    "dev": "validation", "test": "test", "testing": "test",
+}  # fmt: skip
+"""The role of each name that a part of a split may have, in lower case."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedvlp.core.roles import ImageRole
 from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.class_names import read_class_names
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
@@ -23,7 +22,7 @@ from fedvlp.data.files.images import EXTENSIONS, compose_name
 from fedvlp.data.files.shards import read_samples
 from fedvlp.data.listed import ListedImages
 from fedvlp.data.partition import GivenClients
-from fedvlp.data.rows import UNKNOWN, ImageFile, rename_labels, split_labels
+from fedvlp.data.rows import ROLE_OF_PART, UNKNOWN, ImageFile, rename_labels, split_labels
 from fedvlp.data.splits import hash_lines
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose, shorten
 from fedvlp.utils.files import atomic_write, locked, read_json, write_json
@@ -31,11 +30,6 @@ from fedvlp.utils.files import atomic_write, locked, read_json, write_json
 log = logging.getLogger(__name__)
 COLUMNS = ("path", "label", "domain", "client", "split", "group", "name")
 """The columns of a table; all but ``path`` and ``label`` are optional, and others are ignored."""
-SPLITS: Mapping[str, ImageRole] = {
-    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
-    "dev": "validation", "test": "test", "testing": "test",
-}  # fmt: skip
-"""The role of each name of a part in the column ``split``, in lower case."""
 PRESENT = ("1", "1.0", "True", "true")
 ABSENT = ("0", "0.0", "False", "false")
 NOT_KNOWN = ("", "-1", "-1.0", "nan")
@@ -119,7 +113,7 @@ class ImageTable(ListedImages):
             part = cells["split"].strip().casefold()
             has_label = label.partition(SEPARATOR)[0] != UNKNOWN if self.several_labels else bool(label)
             problems = {"no path": not cells["path"], "no label": not has_label}
-            problems[repr(part) if part else "no split"] = part not in (SPLITS if has_split else ("",))
+            problems[repr(part) if part else "no split"] = part not in (ROLE_OF_PART if has_split else ("",))
             for problem, is_found in problems.items():
                 if is_found:
                     raise UserError(
@@ -127,7 +121,7 @@ class ImageTable(ListedImages):
                         f"line {number} of {self.table} has {problem}. Correct or remove the row."
                     )
             domain = compose_name(cells["domain"]) or self.table.stem
-            role = SPLITS.get(part)
+            role = ROLE_OF_PART.get(part)
             files.append(ImageFile(domain, label, name, path, role, client=cells["client"], group=cells["group"]))
         return files
 
