@@ -1,6 +1,5 @@
 """Data sets of image files: spellings of classes, unreadable files, copies; given roles, clients and groups."""
 
-import hashlib
 import json
 import logging
 import re
@@ -15,7 +14,7 @@ from fedvlp.data.class_names import spellings
 from fedvlp.data.files.images import FolderImages, Images, bad_images_message, decode_all, group_copies
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.rows import ImageFile, collect_classes, label_targets, labelled_images, rename_labels
-from fedvlp.data.splits import Names, SplitPart, split_table
+from fedvlp.data.splits import Names, SplitPart, hash_lines, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 
@@ -196,7 +195,7 @@ class ListedImages(FederatedDataModule):
         """Decode the files of a domain as ``decode_all`` does, unless the cache has the result of unchanged files."""
         if self.cache_dir is None:
             return decode_all(images.paths, f"checking {domain}")
-        folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        folder = hash_lines([str(self.root.resolve())])
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
         # Reading a data set takes minutes, so the result is cached until a file changes.
         try:
