@@ -3,24 +3,17 @@
 An add-on declares the tensors that clients and server exchange for it. Each add-on or family has its own file.
 """
 
-from dataclasses import is_dataclass
-from importlib import import_module
-from pkgutil import iter_modules
-
 from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, ServerRound
+from fedvlp.training.add_ons.fairness import AFL, QFedAvg
+from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
+from fedvlp.training.add_ons.fed_dyn import FedDyn
+from fedvlp.training.add_ons.fed_nova import FedNova
+from fedvlp.training.add_ons.fed_prox import FedProx
+from fedvlp.training.add_ons.moon import MOON
+from fedvlp.training.add_ons.scaffold import Scaffold
 
-
-def _public_add_ons() -> dict[str, type[AddOn]]:
-    public: dict[str, type[AddOn]] = {}
-    for module in iter_modules(__path__, f"{__name__}."):
-        for kind in vars(import_module(module.name)).values():
-            if isinstance(kind, type) and issubclass(kind, AddOn) and kind.__module__ == module.name:
-                public[kind.__name__] = kind
-    # The add-ons in base.py belong to other options; a base class of add-ons is not a dataclass.
-    return {name: kind for name, kind in public.items() if kind.__module__ != AddOn.__module__ and is_dataclass(kind)}
-
-
+KINDS: tuple[type[AddOn], ...] = (AFL, FedDGGA, FedDyn, FedNova, FedProx, MOON, QFedAvg, Scaffold)
 # The add-ons that a config can name. A site builds no others, even if a server asks for them.
-PUBLIC = _public_add_ons()
+PUBLIC = {kind.__name__: kind for kind in KINDS}
 
 __all__ = ["PUBLIC", "AddOn", "LocalContext", "LocalResult", "ServerRound"]
