@@ -102,10 +102,7 @@ def _missing(content: str, repository: str, error: Exception) -> UserError:
 
 def _find(name: str, folder: Path | None, content: str, has_content: Callable[[Path], bool]) -> Path:
     candidates = [Path(name)] if folder is None else [folder / name, folder]
-    for candidate in candidates:
-        if has_content(candidate):
-            return candidate
-    return hub_folder(name, content, has_content)
+    return next(filter(has_content, candidates), None) or hub_folder(name, content, has_content)
 
 
 def _has_vocabulary(folder: Path) -> bool:

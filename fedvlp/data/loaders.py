@@ -125,14 +125,11 @@ class BoundLoaders:
             return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, shuffle, self.device), self.device)
         # The tensors have a row for each encoded image, but not all images of a domain need be encoded.
         rows = np.concatenate([np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected])
-        return PrecomputedLoader(
-            dataset,
-            lambda: [self._tensors(domain, precompute) for domain, _ in selected],
-            rows,
-            batch_size,
-            shuffle,
-            self.device,
-        )
+
+        def compute() -> list[dict[str, Tensor]]:
+            return [self._tensors(domain, precompute) for domain, _ in selected]
+
+        return PrecomputedLoader(dataset, compute, rows, batch_size, shuffle, self.device)
 
     def _dataset(
         self,

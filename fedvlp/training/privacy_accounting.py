@@ -64,13 +64,10 @@ class PrivacyAccount:
         halves = [dp_accounting.GaussianDpEvent(noise / 2) for noise in self.noise_multipliers]
         whole_round = dp_accounting.ComposedDpEvent(halves)
         sampled = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, whole_round)
-        accountants = []
-        for event in (whole_round, sampled):
-            accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-            accountants.append(accountant.compose(event))
+        relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+        everyone, cohort = (RdpAccountant(neighboring_relation=relation).compose(x) for x in (whole_round, sampled))
         # Sampling never costs privacy, but with few clients its bound is looser than the bound without sampling.
-        divergences = np.minimum(accountants[0].rdp, accountants[1].rdp)
-        return accountants[0].orders, accountants[0].rdp if self.is_local else divergences
+        return everyone.orders, everyone.rdp if self.is_local else np.minimum(everyone.rdp, cohort.rdp)
 
 
 def privacy_account(
