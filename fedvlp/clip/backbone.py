@@ -37,6 +37,7 @@ class CLIP(nn.Module):
         image: The image tower. Modules that share a CLIP read this and `text` at each use and store neither, since a
             copy of the CLIP has its own towers.
         text: The text tower, which takes embeddings.
+        text_width: D, the width of a text token and of a prompt's vectors.
         logit_scale: The factor from cosines to logits.
     """
 
@@ -65,6 +66,7 @@ class CLIP(nn.Module):
         self.image_size = self.image.image_size
         self.image_width = self.image.width
         self.num_image_tokens = self.image.num_tokens
+        self.text_width = self.text.width
         self.embed_dim = int(config["embed_dim"])
         self.context_length = self.token_layout.context_length
         # Some models store a list of one number.
@@ -83,11 +85,6 @@ class CLIP(nn.Module):
         self._fingerprint: str | None = None
         # `state_dict` is empty, so loading must not report the frozen weights as missing.
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
-
-    @property
-    def text_width(self) -> int:
-        """D, the width of a text token and of a prompt's vectors."""
-        return self.text.width
 
     def encode_image(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute joint image features f(x), not normalised."""

@@ -38,17 +38,15 @@ class PromptedImageEncoder(nn.Module):
 
     Args:
         clip: The frozen CLIP, shared and not copied.
+
+    Attributes:
+        depth: The number of blocks, which is the largest J.
     """
 
     def __init__(self, clip: CLIP) -> None:
         super().__init__()
         self.clip = clip
-        clip.image.require_prompts()
-
-    @property
-    def depth(self) -> int:
-        """The number of blocks, which is the largest J."""
-        return len(self._tower.blocks)
+        self.depth = len(self._tower.blocks)
 
     def forward(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> PromptedImages:
         """Compute features of images and prompt tokens, and the scores of the prompt tokens.

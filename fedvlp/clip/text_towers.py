@@ -34,6 +34,7 @@ class TextTower(ABC):
         token_layout: Positions of words among the tokenizer's output tokens.
 
     Attributes:
+        width: D, the width of a token.
         depth: The number of blocks.
         blocks: The transformer; None unless it is open_clip's own.
     """
@@ -44,16 +45,12 @@ class TextTower(ABC):
     def __init__(self, tower: nn.Module, token_layout: TokenLayout) -> None:
         self._tower: Any = tower
         self.token_layout = token_layout
+        self.width = self.embedding.embedding_dim
 
     @property
     @abstractmethod
     def embedding(self) -> nn.Embedding:
         """The embeddings of the whole vocabulary."""
-
-    @property
-    def width(self) -> int:
-        """D, the width of a token."""
-        return self.embedding.embedding_dim
 
     def embed(self, ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
         """Look up token embeddings, without positions."""
