@@ -8,7 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -83,9 +84,6 @@ class ImageTable(ListedImages):
     def scan(self) -> dict[str, list[ImageFile]]:
         """List the images of each domain, sorted; raise UserError if a column or value is missing or wrong."""
         rows = self._rows()
-        domains: dict[str, list[ImageFile]] = {}
-        for file in rows:
-            domains.setdefault(file.domain, []).append(file)
         repeated = [name for name, count in Counter(file.name for file in rows).items() if count > 1]
         if repeated:
             raise UserError(
@@ -94,7 +92,7 @@ class ImageTable(ListedImages):
             )
         if self._has_own_partition and any(file.client for file in rows):
             self.partition = GivenClients()
-        return {domain: sorted(domains[domain]) for domain in sorted(domains)}
+        return {domain: list(files) for domain, files in groupby(sorted(rows), attrgetter("domain"))}
 
     def _rows(self) -> list[ImageFile]:
         content = read_table(self.table, self.cache_dir, self.columns.get("image", "image"))

@@ -265,11 +265,10 @@ def local_metrics(updates: Sequence[ClientUpdate], by_client: bool) -> dict[str,
     metrics: dict[str, float] = {}
     for update in updates:
         for name, value in update.metrics.items():
-            by_name.setdefault(name, []).append(value)
             if by_client:
                 metrics[f"client/{update.client.name}/{name}"] = value
-    if by_client:
-        return metrics
+            else:
+                by_name.setdefault(name, []).append(value)
     for name, values in by_name.items():
         metrics[f"clients/{name}/mean"] = math.fsum(values) / len(values)
         metrics[f"clients/{name}/min"] = min(values)
