@@ -173,7 +173,7 @@ def _in_context(name: str, device: str, call: Callable[[], object]) -> None:
 
 
 def _encode(dataset: ImageDataset, clip: CLIP, device: str) -> None:
-    encode(dataset, lambda images: {"features": clip.encode_image(images)}, torch.device(device))
+    encode(dataset, lambda images: {"features": clip.encode_image(images)}, torch.device(device), num_workers=0)
 
 
 def _backward(encoder: PromptedTextEncoder, prompt: torch.nn.Parameter) -> None:

@@ -362,11 +362,7 @@ class PrecomputedLoader:
 
 
 def encode(
-    dataset: ImageDataset,
-    precompute: Precompute,
-    device: torch.device,
-    num_workers: int = 0,
-    description: str = "encoding",
+    dataset: ImageDataset, precompute: Precompute, device: torch.device, num_workers: int, description: str = "encoding"
 ) -> dict[str, Tensor]:
     """Compute the constants of these images, [images, ...] by name, on ``device``.
 

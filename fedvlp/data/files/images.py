@@ -25,7 +25,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fedvlp.data.files.dicom import DICOM_EXTENSIONS, is_dicom, percentile_range, read_dicom, scale_to_bytes
-from fedvlp.data.files.shards import MEMBER, read_content
+from fedvlp.data.files.shards import MEMBER, PathLike, read_content
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Intensity
 
@@ -133,7 +133,7 @@ def _to_bytes(values: NDArray[Any], intensity: Intensity) -> NDArray[np.uint8]:
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
-def read_rgb(file: str | os.PathLike[str] | BytesIO, intensity: Intensity = "full") -> Image.Image:
+def read_rgb(file: PathLike | BytesIO, intensity: Intensity = "full") -> Image.Image:
     """Read one image file, an image in a tar file, or an image's bytes, as 8-bit RGB."""
     if not isinstance(file, BytesIO) and MEMBER.fullmatch(os.fspath(file)):
         file = BytesIO(read_content(file))
@@ -144,7 +144,7 @@ def read_rgb(file: str | os.PathLike[str] | BytesIO, intensity: Intensity = "ful
         return to_rgb(image, intensity)
 
 
-def decode_all(paths: Sequence[str | os.PathLike[str]], description: str) -> tuple[dict[int, str], list[str]]:
+def decode_all(paths: Sequence[PathLike], description: str) -> tuple[dict[int, str], list[str]]:
     """Read and decode every image file once, in threads; log a warning if some are nearly black.
 
     Return reasons why files can't be decoded, by position in ``paths``, and a digest of each file's bytes, empty if it
@@ -193,7 +193,7 @@ def content_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _decode(path: str | os.PathLike[str]) -> tuple[str, str]:
+def _decode(path: PathLike) -> tuple[str, str]:
     """Decode an image file; return a problem ("" if there is none) and the digest of its bytes."""
     digest = ""
     try:
@@ -244,11 +244,7 @@ class FolderImages(Images):
     """
 
     def __init__(
-        self,
-        paths: Sequence[str | os.PathLike[str]],
-        names: Sequence[str],
-        labels: Integers,
-        intensity: Intensity = "full",
+        self, paths: Sequence[PathLike], names: Sequence[str], labels: Integers, intensity: Intensity = "full"
     ) -> None:
         self.paths = [os.fspath(path) for path in paths]
         self.names = list(names)

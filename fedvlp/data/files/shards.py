@@ -9,11 +9,12 @@ from typing import Any
 
 from fedvlp.utils.errors import UserError
 
+PathLike = str | os.PathLike[str]
 MEMBER = re.compile(r"(.+\.tar)#(\d+)\+(\d+)", re.DOTALL | re.IGNORECASE)
 """Path of an image in a tar file: the tar file's path, the position of the image's first byte, and its size."""
 
 
-def read_content(path: str | os.PathLike[str]) -> bytes:
+def read_content(path: PathLike) -> bytes:
     """Read a file, or an image in a tar file."""
     match = MEMBER.fullmatch(os.fspath(path))
     if match is None:
