@@ -20,7 +20,7 @@ from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.data.class_names import read_class_names
 from fedvlp.data.files.arrow import arrow_files, image_extension, label_names, read_rows, read_schema
 from fedvlp.data.files.images import EXTENSIONS, compose_name
-from fedvlp.data.files.shards import read_samples
+from fedvlp.data.files.shards import cell_text, read_samples
 from fedvlp.data.listed import ListedImages
 from fedvlp.data.partition import GivenClients
 from fedvlp.data.rows import ROLE_OF_PART, UNKNOWN, ImageFile, rename_labels, split_labels
@@ -267,9 +267,7 @@ def _read_arrow(path: Path, cache_dir: Path | None, image: str) -> Cells:
     rows: list[dict[str, str]] = []
     for part, file in files:
         for row in read_rows(file, columns):
-            # A list contains the labels of an image.
-            row |= {name: SEPARATOR.join(map(str, value)) for name, value in row.items() if isinstance(value, list)}
-            cells = {name: "" if value is None else str(value) for name, value in row.items()}
+            cells = {name: cell_text(value) for name, value in row.items()}
             rows.append({"split": part, **cells} if has_parts else cells)
     if has_parts and "split" not in columns:
         columns.append("split")

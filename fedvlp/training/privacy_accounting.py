@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -80,11 +81,8 @@ def privacy_account(
     guarantees = privacy_guarantees(phases)
     if not guarantees:
         return None
-    try:
-        import dp_accounting  # noqa: F401
-    except ImportError as error:
-        missing = 'DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"'
-        raise UserError(missing) from error
+    if find_spec("dp_accounting") is None:
+        raise UserError('DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"')
     delta = min(guarantee.delta for guarantee in guarantees)
     if delta * num_clients >= 1:
         raise UserError(

@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fedvlp.core.several_labels import SEPARATOR
 from fedvlp.utils.errors import UserError
 
 PathLike = str | os.PathLike[str]
@@ -48,7 +49,7 @@ def read_samples(pattern: Path, extensions: frozenset[str]) -> list[dict[str, st
                     elif kind in ("json", "cls", "txt") and (content := tar.extractfile(member)):
                         sample[kind] = content.read().decode().strip()
             for sample in samples.values():
-                fields = {name: _cell(value) for name, value in json.loads(sample.pop("json", "{}")).items()}
+                fields = {name: cell_text(value) for name, value in json.loads(sample.pop("json", "{}")).items()}
                 label = sample.get("cls") or sample.get("txt", "")
                 if "path" in sample:
                     default = {"label": label, "domain": pattern.absolute().parent.name}
@@ -67,7 +68,8 @@ def read_samples(pattern: Path, extensions: frozenset[str]) -> list[dict[str, st
     return [dict.fromkeys(columns, "") | row for row in rows]
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """Convert a value to the text of a table's cell; a list contains the labels of an image."""
     if isinstance(value, list):
-        return "|".join(map(str, value))  # several labels
+        return SEPARATOR.join(map(str, value))
     return "" if value is None else str(value)
