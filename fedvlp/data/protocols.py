@@ -12,7 +12,7 @@ from fedvlp.core.roles import PROTOCOLS, ImageRole, MeasuredRole, ProtocolName
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices, compose_name
 from fedvlp.data.partition import ByDomain, GivenClients, Partitioner, Pooled, apportion, join_pieces
-from fedvlp.data.splits import Names, OfficialSplit, SplitPart, SplitRule, check_groups, generator_for
+from fedvlp.data.splits import GivenNames, Names, OfficialSplit, SplitPart, SplitRule, check_groups, generator_for
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 
 ClassSplit = Literal["data_set", "client"]
@@ -77,11 +77,7 @@ class SplitPlan:
     targets: Sequence[str] = ()
 
     def parts(
-        self,
-        images: Mapping[str, Images],
-        num_classes: int,
-        groups: Mapping[str, Names] | None = None,
-        owners: Mapping[str, Names] | None = None,
+        self, images: Mapping[str, Images], num_classes: int, groups: GivenNames = None, owners: GivenNames = None
     ) -> list[SplitPart]:
         """Assign a role to every image, and a client to every training image.
 
@@ -153,7 +149,7 @@ class SplitPlan:
             raise UserError(f"Only base_to_new supports data.class_split; the protocol is {self.protocol}. Remove it.")
 
     def _roles(
-        self, images: Mapping[str, Images], num_base: int, groups: Mapping[str, Names] | None
+        self, images: Mapping[str, Images], num_base: int, groups: GivenNames
     ) -> dict[str, dict[ImageRole, Indices]]:
         """Divide each source domain's images into roles; only images of base classes train or validate."""
         role_of_group: dict[str, ImageRole] = {}
@@ -173,11 +169,7 @@ class SplitPlan:
         return divided
 
     def _training_parts(
-        self,
-        images: Mapping[str, Images],
-        train_rows: Mapping[str, Indices],
-        groups: Mapping[str, Names] | None,
-        owners: Mapping[str, Names] | None,
+        self, images: Mapping[str, Images], train_rows: Mapping[str, Indices], groups: GivenNames, owners: GivenNames
     ) -> list[SplitPart]:
         # A partitioner sees the training images of all source domains as one list.
         labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])

@@ -19,6 +19,8 @@ from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, See
 
 Names = NDArray[np.object_]
 """A string for each image."""
+GivenNames = Mapping[str, Names] | None
+"""A string for each image, by domain, if the data set gives them."""
 
 
 @dataclass(frozen=True)
