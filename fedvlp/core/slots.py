@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, add_prefix, strip_prefix
@@ -47,17 +46,7 @@ class Slots(Reducer):
         # In the order of slots rather than arrivals, because rounding of sums depends on the order.
         for slot in sorted({self.slot(update.client) for update in updates}):
             members = [update for update in updates if self.slot(update.client) == slot]
-            if len(members) < self.aggregator.min_clients:
-                continue
-            states = [member.state for member in members]
-            weights = [member.num_examples for member in members]
-            before = {name: server.shared[name][slot] for name in stacks}
-            combined, slot_memory = self.aggregator.aggregate(
-                states, weights, before, strip_prefix(server.memory, str(slot))
-            )
-            memory |= add_prefix(slot_memory, str(slot))
-            for name, value in combined.items():
-                stacks[name][slot] = value
+            memory |= fill_slot(stacks, slot, members, self.aggregator, server)
         return server.updated(stacks, **memory)
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
@@ -122,8 +111,12 @@ class IndicatorMean(Reducer):
         sizes = torch.tensor([update.num_examples for update in updates], dtype=torch.float32)
         means: State = {}
         for name in updates[0].state:
-            uploads = torch.stack([update.state[name] for update in updates])
-            means[name] = self._mean(server.shared[name], uploads, sizes)
+            old = server.shared[name].float()
+            # Moves are averaged, so that a domain that no client moved keeps its value exactly.
+            moves = torch.stack([update.state[name].float() for update in updates]) - old
+            weights = sizes[:, None] * moves.reshape(*moves.shape[:2], -1).any(2)  # [clients, domains]
+            shares = weights / weights.sum(0).clamp_min(torch.finfo(torch.float32).tiny)
+            means[name] = (old + torch.einsum("kd,kd...->d...", shares, moves)).to(server.shared[name].dtype)
         return server.updated(means)
 
     def _aggregate_domains(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
@@ -133,24 +126,24 @@ class IndicatorMean(Reducer):
             for domain, old in enumerate(server.shared[name]):
                 # Clients without images of a domain send exactly the shared tensor.
                 movers = [update for update in updates if not torch.equal(update.state[name][domain], old)]
-                if len(movers) < self.aggregator.min_clients:
-                    continue
-                states = [{name: update.state[name][domain]} for update in movers]
-                weights = [update.num_examples for update in movers]
-                old_memory = strip_prefix(server.memory, str(domain))
-                combined, new_memory = self.aggregator.aggregate(states, weights, {name: old}, old_memory)
-                stack[domain] = combined[name]
-                memory |= add_prefix(new_memory, str(domain))
+                own = [replace(update, state={name: update.state[name][domain]}) for update in movers]
+                memory |= fill_slot({name: stack}, domain, own, self.aggregator, server)
         return server.updated(stacks, **memory)
 
-    @staticmethod
-    def _mean(old: Tensor, uploads: Tensor, sizes: Tensor) -> Tensor:
-        # Differences are averaged, so that a domain that no client moved keeps its value exactly.
-        moves = uploads.float() - old.float()
-        weights = sizes[:, None] * moves.reshape(*moves.shape[:2], -1).any(2)  # [clients, domains]
-        total = weights.sum(0)  # [domains]
-        shares = weights / total.clamp_min(torch.finfo(torch.float32).tiny)
-        return (old.float() + torch.einsum("kd,kd...->d...", shares, moves)).to(old.dtype)
+
+def fill_slot(
+    stacks: State, slot: int, updates: Sequence[ClientUpdate], aggregator: Aggregator, server: ServerState
+) -> State:
+    """Combine updates in a slot of the stacks, in place, if the aggregator needs no more; return the slot's memory."""
+    if len(updates) < aggregator.min_clients:
+        return {}
+    states = [update.state for update in updates]
+    weights = [update.num_examples for update in updates]
+    before = {name: server.shared[name][slot] for name in stacks}
+    combined, memory = aggregator.aggregate(states, weights, before, strip_prefix(server.memory, str(slot)))
+    for name, value in combined.items():
+        stacks[name][slot] = value
+    return add_prefix(memory, str(slot))
 
 
 def groups_by_domain(clients: Sequence[Client]) -> Mapping[str, int]:
