@@ -238,9 +238,7 @@ class FederatedModule(L.LightningModule):
 
     def shared_state(self) -> State:
         """Copy the server's initial state: every tensor that some phase uploads."""
-        uploaded: list[str] = []
-        for phase in self.configure_phases():
-            uploaded.extend(phase.upload)
+        uploaded = [name for phase in self.configure_phases() for name in phase.upload]
         return detached(select(self.communicable_state(), uploaded))
 
     def upload_state(self) -> State:
@@ -314,12 +312,16 @@ class FederatedModule(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Build an optimizer over the parameters that currently get gradients; None if there are none."""
-        trainable = list(self.trainable_by_name().values())
+        trainable = self.trainable_by_name()
         if not trainable:
             return None
         if self.make_optimizer is None:
             raise UserError(f"{type(self).__name__} trains parameters but has no optimizer. Pass optimizer=...")
-        return self.make_optimizer(trainable)
+        return self.make_optimizer(self.parameter_groups(trainable))
+
+    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[Any]:
+        """List the trained parameters for the optimizer, or parameter groups with their own options."""
+        return list(trainable.values())
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log as in Lightning. A federation averages the values over the client's local steps."""

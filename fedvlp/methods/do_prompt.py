@@ -23,6 +23,7 @@ Deviations:
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import select
-from fedvlp.methods.image_tower import ImageTowerLearner, LayerGroup, layer_groups, prompted_features
+from fedvlp.methods.image_tower import ImageTowerLearner, layer_groups, prompted_features
 from fedvlp.methods.prompts import image_domains, initial_prompt
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -114,12 +115,11 @@ class DoPrompt(ImageTowerLearner):
         }
         return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 
-    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
+    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[Any]:
         """Group the trained parameters, with separate options for prompts and adapter."""
         groups = layer_groups(select(trainable, ["visual"]), self.layer_decay)
         # Prompts and adapter are new and learn faster than the tower.
         for part, rate in self.rates.items():
-            parameters = list(select(trainable, [part]).values())
-            options = {"lr": rate, "weight_decay": self.prompt_weight_decay}
-            groups.append(LayerGroup(1.0, decays=True, parameters=parameters, options=options))
+            options = {"lr": rate, "weight_decay": self.prompt_weight_decay, "factor": 1.0, "decays": True}
+            groups.append({"params": list(select(trainable, [part]).values()), **options})
         return groups

@@ -29,14 +29,15 @@ Deviations:
     * Batches of one image: The released code skips them; fedvlp normalises them as in evaluation.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
 from fedvlp.core.protocols import Inputs
@@ -93,12 +94,10 @@ class FedMedCLIP(PromptLearner):
         texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
         self.register_buffer("text_features", texts, persistent=False)
 
-    def configure_optimizers(self) -> Optimizer | None:
-        """Create an optimizer with a separate learning rate for the classifier."""
-        if self.make_optimizer is None:
-            return super().configure_optimizers()
+    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[Any]:
+        """Give the classifier its own learning rate."""
         classifier = {"params": [*self.classifier.parameters()], "lr": self.classifier_lr}
-        return self.make_optimizer([{"params": [*self.adapter.parameters()]}, classifier])
+        return [{"params": [*self.adapter.parameters()]}, classifier]
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
         """Compute I~, the image features weighted element by element, not normalised."""

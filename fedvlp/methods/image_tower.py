@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
@@ -131,21 +130,18 @@ class ImageTowerLearner(PromptLearner):
             return {"statistics.clients": self.statistics.own}
         return super().upload_state()
 
-    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
-        """Group the trained parameters by learning rate and weight decay; by default, by layer."""
+    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[Any]:
+        """Group the trained parameters by learning rate and weight decay, as :func:`layer_groups` does."""
         return layer_groups(trainable, self.layer_decay, timm_layers("visual", self.visual))
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Create a fresh optimizer with a parameter group per layer; None if nothing is trainable."""
-        if self.make_optimizer is None or not (trainable := self.trainable_by_name()):
-            return super().configure_optimizers()
-        groups = self.parameter_groups(trainable)
-        optimizer = self.make_optimizer([{"params": group.parameters, **group.options} for group in groups])
+        optimizer = super().configure_optimizers()
         # The optimizer has filled in its learning rate and weight decay; scale them per group.
-        for settings, group in zip(optimizer.param_groups, groups, strict=True):
-            settings["lr"] *= group.factor
-            if not group.decays and "weight_decay" in settings:
-                settings["weight_decay"] = 0.0
+        for group in optimizer.param_groups if optimizer is not None else ():
+            group["lr"] *= group.pop("factor")
+            if not group.pop("decays") and "weight_decay" in group:
+                group["weight_decay"] = 0.0
         return optimizer
 
     def train(self, mode: bool = True) -> ImageTowerLearner:
@@ -202,16 +198,6 @@ _BOTTOM |= {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"}  # a ResNet's stem
 _BOTTOM |= {"embeddings", "embed_tokens"}  # in Hugging Face's encoders
 
 
-@dataclass(frozen=True)
-class LayerGroup:
-    """Parameters with the same learning rate and weight decay."""
-
-    factor: float  # multiplies the learning rate
-    decays: bool  # whether weight decay applies
-    parameters: list[Tensor] = field(default_factory=list)
-    options: Mapping[str, float] = field(default_factory=dict)  # override the optimizer's options
-
-
 def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
     """Find the layer of each parameter of a timm tower by timm's grouping; empty for other towers.
 
@@ -231,8 +217,10 @@ def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
 
 def layer_groups(
     parameters: Mapping[str, Tensor], decay: float, layers: Mapping[str, int | None] | None = None
-) -> list[LayerGroup]:
+) -> list[dict[str, Any]]:
     """Group parameters by a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
+
+    Each group is an optimizer's parameter group with the entries ``factor`` and ``decays``.
 
     A tower's layers are its embeddings or stem (layer 0), its blocks or stages, and the layers after them. The top
     layers, classifiers and parameters outside the towers have the factor 1. Names are open_clip's, prefixed by the
@@ -241,7 +229,7 @@ def layer_groups(
     >>> import torch
     >>> names = ["visual.conv1.weight", "visual.transformer.resblocks.0.ln_1.bias", "visual.proj"]
     >>> groups = layer_groups({name: torch.zeros(2, 2) for name in names}, decay=0.5)
-    >>> [(group.factor, group.decays) for group in groups]
+    >>> [(group["factor"], group["decays"]) for group in groups]
     [(0.25, True), (0.5, True), (1.0, True)]
     """
     # The top of each tower is one layer above its highest block.
@@ -250,13 +238,12 @@ def layer_groups(
     for name in parameters:
         tower = name.partition(".")[0]
         tops[tower] = max(tops.get(tower, 0), 1 + (depths[name] or 0))
-    groups: dict[tuple[float, bool], LayerGroup] = {}
+    groups: dict[tuple[float, bool], list[Tensor]] = {}
     for name, parameter in parameters.items():
         depth = depths[name]
         factor = 1.0 if depth is None else decay ** (tops[name.partition(".")[0]] - depth)
-        key = (factor, parameter.ndim > 1)
-        groups.setdefault(key, LayerGroup(*key)).parameters.append(parameter)
-    return list(groups.values())
+        groups.setdefault((factor, parameter.ndim > 1), []).append(parameter)
+    return [{"params": params, "factor": factor, "decays": decays} for (factor, decays), params in groups.items()]
 
 
 def _depth(name: str) -> int | None:

@@ -26,8 +26,9 @@ Deviations:
       warm-up for P_i count rounds, and the gating's rate is constant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -102,20 +103,13 @@ class PFedMoAP(PromptLearner):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Describe the only phase: the client's prompt fills its slot, and the gating is personal."""
-        return (
-            Phase(
-                "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)
-            ),
-        )
+        trained = ("local_prompt", "gating")
+        return (Phase("train", train=trained, upload=("prompts",), strategy=self.pool, deploy=("prompt",)),)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Create an optimizer with a separate, constant learning rate for the gating."""
-        trained = self.trainable_by_name()
-        if self.make_optimizer is None or not trained:
-            return super().configure_optimizers()
-        prompt = trained.pop("local_prompt")
-        gating = {"params": list(trained.values()), "lr": self.gating_lr, "scheduled": False}
-        return self.make_optimizer([{"params": [prompt]}, gating])
+    def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[Any]:
+        """Give the gating its own, constant learning rate."""
+        gating = {"params": [*self.gating.parameters()], "lr": self.gating_lr, "scheduled": False}
+        return [{"params": [self.local_prompt]}, gating]
 
     def shared_state(self) -> State:
         """Collect the slots of all clients' prompts, and the mean prompt."""
@@ -172,10 +166,7 @@ class Gating(nn.Module):
             raise UserError(f"Expected heads that divide {inner}, the width of the gating; got {heads}.")
         self.heads = heads
         self.scale = scale
-        self.query = nn.Linear(inner, inner)
-        self.key = nn.Linear(inner, inner)
-        self.value = nn.Linear(inner, inner)
-        self.out = nn.Linear(inner, inner)
+        self.query, self.key, self.value, self.out = (nn.Linear(inner, inner) for _ in range(4))
 
     def forward(
         self, images: Float[Tensor, "B d"], texts: Float[Tensor, "E C d"], present: Bool[Tensor, "E"]

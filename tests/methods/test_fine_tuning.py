@@ -158,12 +158,12 @@ def test_learning_rates_decay_from_the_top(clips, kind):
     clip = clips[kind] if kind in clips else image_clip(kind.removeprefix("timm "))
     module = FineTuning(CLASSES, clip, layer_decay=0.5, towers="both" if kind in TEXT_BLOCKS else "image")
     trained = module.trainable_by_name()
-    groups = {id(value): group for group in module.parameter_groups(trained) for value in group.parameters}
+    groups = {id(value): group for group in module.parameter_groups(trained) for value in group["params"]}
     assert groups.keys() == {id(value) for value in trained.values()}
     for start, steps in LAYERS[kind].items():
         name = next(name for name in trained if name.startswith(start))
         group = groups[id(trained[name])]
-        assert (group.factor, group.decays) == (0.5**steps, trained[name].ndim > 1), name
+        assert (group["factor"], group["decays"]) == (0.5**steps, trained[name].ndim > 1), name
 
 
 def test_a_resnets_statistics_are_frozen_and_not_uploaded(clips):
