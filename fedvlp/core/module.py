@@ -301,6 +301,9 @@ class FederatedModule(L.LightningModule):
         for name, tensor in self.communicable_state().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
+        # A pass begins like an epoch of Lightning's Trainer.
+        if context.phase.one_pass:
+            self.on_train_epoch_start()
 
     def logged_means(self) -> dict[str, float]:
         """Average each logged value over the client's local steps."""

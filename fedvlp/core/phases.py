@@ -141,18 +141,15 @@ def client_noise(strategy: Strategy) -> ClientNoise | None:
 
 def privacy_guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
     """List the privacy guarantee of each reduction in a round; raise UserError if only some uploads get noise."""
-    found: list[PrivacyGuarantee] = []
-    for phase in phases:
-        for reducer in phase.strategy.reducers:
-            if reducer.aggregator.guarantee is not None:
-                found.append(reducer.aggregator.guarantee)
+    guarantees = [reducer.aggregator.guarantee for phase in phases for reducer in phase.strategy.reducers]
+    found = tuple(guarantee for guarantee in guarantees if guarantee is not None)
     for phase in phases if found else ():
         if reason := _missing_noise(phase.strategy):
             raise UserError(
                 f"Phase {phase.name!r} can't be differentially private: {reason}. Remove DPFedAvg, or use a method "
                 "that averages all uploads, such as PromptFL or TRIP."
             )
-    return tuple(found)
+    return found
 
 
 def _missing_noise(strategy: Strategy) -> str:

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, zero_shot_text_features
-from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import ClientUpdate, ServerState, State, detached, select, weighted_mean
 from fedvlp.core.strategies import FedAvg, ServerComputed, Strategy
@@ -44,7 +44,7 @@ class ClosedForm(PromptLearner):
     """
 
     image_statistics = ("moments",)
-    needs_gram = False
+    needs_gram = False  # whether clients also send the second moments of all their features
     deployed: tuple[str, ...] = ("weight",)
     text_features: Tensor
     weight: Tensor
@@ -91,11 +91,6 @@ class ClosedForm(PromptLearner):
         # Noise for differential privacy can move K / N out of its range (0, 1].
         moments["clients"] = moments["clients"].clamp(1e-9, 1)
         return {name: value.float() for name, value in self.classifier(moments).items()}
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's pass."""
-        super().start_client(context)
-        self.on_train_epoch_start()
 
     def on_train_epoch_start(self) -> None:
         """Start the sums at zero."""

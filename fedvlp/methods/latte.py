@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, zero_shot_text_features
-from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import State
@@ -87,11 +87,6 @@ class Latte(PromptLearner):
         slots = Slots("client", len(self.client_prototypes))
         names = self.image_statistics
         return (Phase("memory", (), names, slots, download=(), deploy=names, one_pass=True),)
-
-    def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's pass."""
-        super().start_client(context)
-        self.on_train_epoch_start()
 
     def on_train_epoch_start(self) -> None:
         """Empty the memory."""
