@@ -25,8 +25,6 @@ Deviations:
       neither, because the paper mentions neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -54,6 +52,8 @@ from fedvlp.methods.prompts import (
 )
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
+
+Aggregator = Literal["attention", "attention_over_clients"]
 
 
 class PLAN(PromptLearner):
@@ -115,8 +115,8 @@ class PLAN(PromptLearner):
 
     def make_globals(self, state: State) -> State:
         """Compute the global prompts from the server's tensors (Eqs. 11-13)."""
-        in_pool = {name.removeprefix("pool."): value for name, value in state.items()}
-        return {f"pool.globals.{kind}": prompts for kind, prompts in self.pool.aggregate(in_pool).items()}
+        in_pool = {name.removeprefix("pool."): value for name, value in select(state, ("pool",)).items()}
+        return {f"pool.globals.{kind}": prompts for kind, prompts in functional_call(self.pool, in_pool).items()}
 
     def shared_state(self) -> State:
         """Collect the tensors that the phases upload, and the global prompts that the server computes from them."""
@@ -181,9 +181,6 @@ class PLAN(PromptLearner):
         return self.context is not None and self.context.phase.name == "aggregators"
 
 
-Aggregator = Literal["attention", "attention_over_clients"]
-
-
 class PromptPool(nn.Module):
     """A client's own prompts, a slot for each client's prompts, and the global prompts aggregated from the slots.
 
@@ -211,26 +208,16 @@ class PromptPool(nn.Module):
             else:
                 self.aggregators[kind] = AttentionOverClients(blocks, width)
 
-    def aggregate(self, state: State | None = None) -> dict[str, Tensor]:
-        """Aggregate the filled slots into global prompts, differentiably (PLAN, Eqs. 11-13).
-
-        Args:
-            state: Tensors by their names in the pool, to use instead of the pool's own.
-        """
-        tensors = dict(self.named_parameters()) if state is None else state
+    def aggregate(self) -> dict[str, Tensor]:
+        """Aggregate the filled slots into global prompts, differentiably (PLAN, Eqs. 11-13)."""
         globals_: dict[str, Tensor] = {}
-        for kind in self.own:
-            stack = tensors[f"clients.{kind}"]  # [K, J, L, width]
+        for kind, stack in self.clients.items():  # [K, J, L, width]
             # Slots of clients that never sent prompts are zero and would pull the mixture towards zero.
             filled = stack[stack.flatten(1).any(dim=1)]
-            prefix = f"aggregators.{kind}"
-            # The server holds aggregators as tensors, so the module runs with their values.
-            theta = {name.removeprefix(f"{prefix}."): value for name, value in select(tensors, (prefix,)).items()}
-            if theta:
-                globals_[kind] = functional_call(self.aggregators[kind], theta, (filled,))
-            else:
-                globals_[kind] = filled.mean(dim=0)
+            globals_[kind] = self.aggregators[kind](filled) if kind in self.aggregators else filled.mean(dim=0)
         return globals_
+
+    forward = aggregate  # the server calls it with its own tensors
 
 
 class PromptAttention(nn.Module):
