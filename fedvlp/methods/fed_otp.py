@@ -19,6 +19,7 @@ Deviations:
     * Towers: The released code rewrites ResNets' attention pool to get patches in the joint space; fedvlp needs a ViT.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,9 +56,7 @@ class FedOTP(PersonalPromptLearner):
         **options: Any,
     ) -> None:
         super().__init__(class_names, clip, **options)
-        self.mass = mass
-        self.epsilon = epsilon
-        self.iterations = iterations
+        self.transport = partial(transport_logits, mass=mass, epsilon=epsilon, iterations=iterations)
         self.clip.image.project(torch.zeros(1, self.clip.image_width))  # raises an error now if not supported
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
@@ -66,6 +65,4 @@ class FedOTP(PersonalPromptLearner):
         # A held-out domain has no local prompt.
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]
         texts = torch.stack([self.text(prompt) for prompt in prompts])  # [N, C, d]
-        return transport_logits(
-            patches, texts, self.clip.logit_scale, mass=self.mass, epsilon=self.epsilon, iterations=self.iterations
-        )
+        return self.transport(patches, texts, self.clip.logit_scale)

@@ -20,6 +20,8 @@ Deviations:
     * Values: The released code's N = 4, L = 16, lambda = 0.1 and 100 iterations.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
@@ -61,8 +63,8 @@ class PLOT(PromptLearner):
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         starts = [self.text.initial_prompt() for _ in range(num_prompts)]
         self.prompts = nn.Parameter(torch.stack(starts))  # [N, L, D]
-        self.epsilon = epsilon
-        self.iterations = iterations
+        # With mass=None, patches give their whole mass.
+        self.transport = partial(transport_logits, mass=None, epsilon=epsilon, iterations=iterations)
         self.clip.image.project(torch.zeros(1, self.clip.image_width))  # raises an error now if not supported
         self._texts = PromptFeatureCache()
 
@@ -70,7 +72,4 @@ class PLOT(PromptLearner):
         """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant."""
         _, patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         texts = self._texts("", self.text, self.prompts)  # [N, C, d]
-        # With mass=None, patches give their whole mass.
-        return transport_logits(
-            patches, texts, self.clip.logit_scale, mass=None, epsilon=self.epsilon, iterations=self.iterations
-        )
+        return self.transport(patches, texts, self.clip.logit_scale)

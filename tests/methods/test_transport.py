@@ -67,6 +67,7 @@ def test_large_costs_do_not_underflow():
 def slow_logits(module, images, prompts):
     """Compute (1 - <C, T>) / tau with the plan T of each image and class, and the cost C [N, M] by patch."""
     tower = module.clip.image
+    options = module.transport.keywords
     encoded = [module.text(prompt) for prompt in prompts]
     rows = []
     for image in images:
@@ -77,7 +78,7 @@ def slow_logits(module, images, prompts):
             texts = [features[label] for features in encoded]
             cosines = torch.stack([torch.stack([F.cosine_similarity(g, h, dim=0) for g in patches]) for h in texts])
             cost = (1 - cosines).detach().double()
-            plan = torch.from_numpy(solve_with_pot(cost, getattr(module, "mass", None), module.epsilon))
+            plan = torch.from_numpy(solve_with_pot(cost, options["mass"], options["epsilon"]))
             row.append((1 - ((1 - cosines) * plan).sum()) * module.clip.logit_scale)
         rows.append(torch.stack(row))
     return torch.stack(rows)
