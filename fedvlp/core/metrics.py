@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    binary_roc,
-    multiclass_f1_score,
-    multiclass_recall,
-)
+from torchmetrics.functional.classification import binary_auroc, binary_roc, multiclass_f1_score, multiclass_recall
 
 from fedvlp.core.predictions import (
     TWO_CLASSES,
@@ -127,12 +122,7 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
                 scores, samples[name], precision = several_label_scores(split, name)
                 by_label = {label: value for label, value in zip(names, precision, strict=True) if value == value}
                 ends = {score: interval(values) for score, values in samples[name].items()}
-                split_scores[name] = {
-                    **_counts(split),
-                    **scores,
-                    "intervals": ends,
-                    "class_accuracy": by_label,
-                }
+                split_scores[name] = {**_counts(split), **scores, "intervals": ends, "class_accuracy": by_label}
                 continue
             two_classes, drawn = two_class_scores(split, name, names)
             error, *errors = calibration_errors(split, name)

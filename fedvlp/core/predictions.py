@@ -24,12 +24,7 @@ AT_ONCE = 100
 RATES = ("sensitivity", "specificity")
 TWO_CLASSES = {"AUROC": "class_auroc", "AP": "average_precision"} | {name: name for name in RATES}
 """Titles of columns in tables of two classes, and their scores."""
-LABEL_SCORES = {
-    "accuracy": "mAP",
-    "class_auroc": "macro AUROC",
-    "macro_f1": "macro F1",
-    "micro_f1": "micro F1",
-}
+LABEL_SCORES = {"accuracy": "mAP", "class_auroc": "macro AUROC", "macro_f1": "macro F1", "micro_f1": "micro F1"}
 """Scores of images with several labels, and their titles; mean average precision takes the place of accuracy."""
 LABEL_SCORES_LEGEND = "mAP: mean average precision; F1: at each label's best threshold on source validation, or 50 %"
 LABEL_COLUMNS = {title: score for score, title in LABEL_SCORES.items() if score != "accuracy"}
@@ -171,10 +166,7 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
     parts = []
     for drawn in itertools.islice(draws, RESAMPLES // AT_ONCE):
         parts.append(_resampled_scores(drawn @ by_label, drawn @ by_prediction, drawn @ right))
-    joined = {}
-    for score in parts[0]:
-        joined[score] = np.concatenate([part[score] for part in parts])
-    return joined
+    return dict(zip(("accuracy", "balanced_accuracy", "macro_f1"), np.concatenate(parts, axis=1), strict=True))
 
 
 def _draw_images(
@@ -210,16 +202,13 @@ def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) 
     return csr_matrix((values.astype(np.float64), (kinds.ravel(), classes.ravel())), shape)
 
 
-def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples) -> dict[str, Samples]:
+def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples) -> Samples:
     has_images = by_label > 0
     recall = np.divide(right, by_label, where=has_images, out=np.zeros_like(by_label))
     is_used = by_label + by_prediction > 0
     f1 = np.divide(2 * right, by_label + by_prediction, where=is_used, out=np.zeros_like(by_label))
-    return {
-        "accuracy": 100 * right.sum(1) / by_label.sum(1),
-        "balanced_accuracy": 100 * recall.sum(1) / has_images.sum(1),
-        "macro_f1": 100 * f1.sum(1) / is_used.sum(1),
-    }
+    pairs = [(right, by_label), (recall, has_images), (f1, is_used)]
+    return np.stack([100 * values.sum(1) / counts.sum(1) for values, counts in pairs])
 
 
 def calibration_errors(

@@ -227,8 +227,14 @@ def update_error(
     ``expected`` describes the tensors of the phase's upload; ``shared`` are the tensors that clients started from.
     ``max_norm`` is the largest allowed :func:`update_norm`, above 0; None for no limit.
     """
-    if problem := _tensor_error(update.state, expected):
-        return problem
+    specs = tensor_specs(update.state)
+    for name, spec in expected.items():
+        if name not in specs:
+            return f"uploads no {name!r}"
+        if specs[name] != spec:
+            return f"uploads {name!r} as {specs[name]}, not {spec}"
+    if unknown := sorted(specs.keys() - expected.keys()):
+        return f"uploads {unknown[0]!r}, which the phase does not send"
     # An untrusted weight: True, NaN or a negative number would spoil the whole average.
     if type(update.num_examples) is not int or update.num_examples <= 0:
         return f"reports {update.num_examples!r} training images"
@@ -257,14 +263,3 @@ def update_norm(upload: State, shared: State) -> float:
             moved = moved - start.double()
         norms.append(torch.linalg.vector_norm(moved).item())
     return math.hypot(*norms)
-
-
-def _tensor_error(state: State, expected: Mapping[str, TensorSpec]) -> str:
-    specs = tensor_specs(state)
-    for name, spec in expected.items():
-        if name not in specs:
-            return f"uploads no {name!r}"
-        if specs[name] != spec:
-            return f"uploads {name!r} as {specs[name]}, not {spec}"
-    unknown = sorted(specs.keys() - expected.keys())
-    return f"uploads {unknown[0]!r}, which the phase does not send" if unknown else ""

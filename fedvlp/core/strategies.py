@@ -67,10 +67,7 @@ class Strategy:
     @property
     def reducers(self) -> tuple[Reducer, ...]:
         """The reducers inside this strategy."""
-        reducers: list[Reducer] = []
-        for strategy in self.nested().values():
-            reducers += strategy.reducers
-        return tuple(reducers)
+        return tuple(reducer for strategy in self.nested().values() for reducer in strategy.reducers)
 
     def replace_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
         """Replace the aggregator of each reducer inside this strategy."""
@@ -217,9 +214,8 @@ def averaged_tensors(strategy: Strategy, names: Sequence[str]) -> list[str]:
     chosen: set[str] = set()
     for key, inner in strategy.nested().items():
         prefixes = _prefixes(key)
-        chosen.update(
-            averaged_tensors(inner, [name for name in names if not prefixes or matches_prefix(prefixes, name)])
-        )
+        own = [name for name in names if not prefixes or matches_prefix(prefixes, name)]
+        chosen.update(averaged_tensors(inner, own))
     return [name for name in names if name in chosen]
 
 
@@ -309,12 +305,8 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
     if repeats_first:
         weights = [weights[0], *weights[:-1]]
 
-    # A partial of a module-level function, because methods that hold it must be picklable.
-    return partial(_newest_share, weights)
-
-
-def _newest_share(weights: Sequence[float], finished: int) -> float:
-    return weights[finished + 1] / sum(weights[: finished + 2])
+    # Not a nested function, because methods that hold it must be picklable.
+    return [weights[index] / sum(weights[: index + 1]) for index in range(1, rounds + 1)].__getitem__
 
 
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:

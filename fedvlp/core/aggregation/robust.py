@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, cast_like, stack_uploads
 from fedvlp.core.aggregation.privacy import clip_to_norm, joint_norm, subtract
@@ -137,19 +135,17 @@ class MultiKrum(Krum):
 
 def _rank_by_distance(states: Sequence[State], byzantine: int) -> list[int]:
     """Sort client indices by ascending score, ties by index."""
-    uploads = stack_uploads(states)
-    distances = torch.stack([_squared_distances(values.flatten(1).double()) for values in uploads.values()]).sum(dim=0)
+    by_tensor = []
+    for values in stack_uploads(states).values():
+        rows = values.flatten(1).double()  # because squares may be large
+        # Not as |a|^2 + |b|^2 - 2 a b, which loses precision if uploads are close to each other.
+        by_tensor.append(torch.stack([(rows - row).square().sum(dim=1) for row in rows]))
+    distances = torch.stack(by_tensor).sum(dim=0)  # squared, [clients, clients]
     # A client is not its own neighbour.
     distances.fill_diagonal_(torch.inf)
     nearest = distances.sort(dim=1).values[:, : len(states) - byzantine - 2]
     order: list[int] = nearest.sum(dim=1).argsort(stable=True).tolist()
     return order
-
-
-def _squared_distances(values: Float[Tensor, "K numbers"]) -> Float[Tensor, "K K"]:
-    """Compute all squared distances between clients. ``values`` is in float64, because squares may be large."""
-    # Not as |a|^2 + |b|^2 - 2 a b, which loses precision if uploads are close to each other.
-    return torch.stack([(values - row).square().sum(dim=1) for row in values])
 
 
 @dataclass(frozen=True)
