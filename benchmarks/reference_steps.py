@@ -158,7 +158,7 @@ class ADAPTReference(Reference):
 
     def loss(self, batch: StepBatch) -> Tensor:
         """Compute the cross-entropies over classes and over domains."""
-        stacks = self.module.stacks()
+        stacks = self.module.stacks
         domain = self.module.domain
         text = F.normalize(torch.stack([self.texts(prompt) for prompt in stacks["text"](domain)]), dim=-1)  # [K, C, d]
         found = reference_images(self.clip, batch.images, torch.stack(stacks["visual"](domain))[None])
@@ -168,7 +168,7 @@ class ADAPTReference(Reference):
 
     def calls(self, batch: StepBatch) -> list[Call]:
         """List the text calls and, for a quarter of the images, the image call."""
-        stacks = self.module.stacks()
+        stacks = self.module.stacks
         few = quarter(batch.images)
         prompt = stacks["text"].shared[0]
         others = len(stacks["text"].shared) - 1

@@ -33,15 +33,15 @@ class ClientStatistics(nn.Module):
         others: Slots of the other clients that have sent statistics.
     """
 
-    clients: Tensor
-    own: Tensor
-    images_seen: Tensor
+    clients: Tensor  # statistics of all clients [K, *shape]
+    own: Tensor  # statistics [*shape] collected by the client and kept between the phases
+    images_seen: Tensor  # number of images that ``own`` covers
 
     def __init__(self, num_clients: int, shape: Sequence[int], renewed: bool = True) -> None:
         super().__init__()
         self.renewed = renewed
-        self.slot = -1
-        self.others: list[int] = []
+        self.slot = -1  # of the training client; -1 if there are no clients
+        self.others: list[int] = []  # slots of the other clients that have sent statistics
         self.register_buffer("clients", torch.zeros(num_clients, *shape))
         self.register_buffer("own", torch.zeros(*shape))
         self.register_buffer("images_seen", torch.zeros(()))

@@ -39,11 +39,8 @@ from fedvlp.core.protocols import Inputs
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
 
-PROJECTED = 1024
-"""Width of R h and of the discriminator's hidden layer."""
-
-LABEL = 0.7
-"""Value of the class's element in y."""
+PROJECTED = 1024  # width of R h and of the discriminator's hidden layer
+LABEL = 0.7  # value of the class's element in y
 
 
 class FedADG(ImageTowerLearner):

@@ -81,9 +81,7 @@ class FedCLIP(PromptLearner):
         texts = self.text_features[labels]
         return {"loss": contrastive_loss(cosine_logits(self.adapted(inputs), texts, self.clip.logit_scale))}
 
-    def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Compute the adapted image features, not normalised."""
-        return self.adapted(images)
+    image_features = adapted  # for ``fedvlp explain``
 
 
 def contrastive_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -90,23 +90,20 @@ class FedDPT(PromptLearner):
         self.temperature = temperature
         self.mixes = components == "domain"
         self.text_encoder = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.dual = nn.ModuleDict()
+        self.stacks: dict[str, PerDomainPrompts] = {}  # ``text``, ``visual`` or both
         if components == "visual":
             self.register_buffer("zero_shot", zero_shot_text_features(self.clip, class_names)[None], persistent=False)
         else:
             count = len(domains) if self.mixes else 1
             prompts = torch.stack([self.text_encoder.initial_prompt() for _ in range(count)])  # [prompts, L, D]
-            self.dual["text"] = PerDomainPrompts(prompts, text_momentum if self.mixes else None)
+            self.stacks["text"] = PerDomainPrompts(prompts, text_momentum if self.mixes else None)
         if components != "text":
             self.image_encoder = PromptedImageEncoder(self.clip)
             tokens = torch.randn(len(domains), self.clip.image_width) * 0.02
-            self.dual["visual"] = PerDomainPrompts(tokens, visual_momentum)
-        copied = [name for name, stack in self.stacks().items() if stack.momentum is not None]
+            self.stacks["visual"] = PerDomainPrompts(tokens, visual_momentum)
+        self.dual = nn.ModuleDict(self.stacks)
+        copied = [name for name, stack in self.stacks.items() if stack.momentum is not None]
         self.train_only_personal = tuple(f"dual.{name}.copies" for name in copied)
-
-    def stacks(self) -> dict[str, PerDomainPrompts]:
-        """List the prompts in use: ``text``, ``visual`` or both."""
-        return {name: cast(PerDomainPrompts, stack) for name, stack in self.dual.items()}
 
     @property
     def domain(self) -> int | None:
@@ -117,14 +114,14 @@ class FedDPT(PromptLearner):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Describe the only phase: text prompts fill their domains' slots, image tokens are averaged."""
-        names = tuple(f"dual.{name}.shared" for name in self.stacks())
-        strategy = ByName({f"dual.{name}.shared": stack.strategy for name, stack in self.stacks().items()})
+        names = tuple(f"dual.{name}.shared" for name in self.stacks)
+        strategy = ByName({f"dual.{name}.shared": stack.strategy for name, stack in self.stacks.items()})
         return (Phase("prompts", train=names, upload=names, strategy=strategy),)
 
     def start_client(self, context: RoundContext) -> None:
         """Prepare for one client's local training; its copies will follow the broadcast prompts."""
         super().start_client(context)
-        for stack in self.stacks().values():
+        for stack in self.stacks.values():
             stack.start_client()
 
     def upload_state(self) -> State:
@@ -132,27 +129,27 @@ class FedDPT(PromptLearner):
         if self.domain is None:
             # A client without a single domain has trained all prompts and sends them all.
             return super().upload_state()
-        return detached({f"dual.{name}.shared": stack.upload(self.domain) for name, stack in self.stacks().items()})
+        return detached({f"dual.{name}.shared": stack.upload(self.domain) for name, stack in self.stacks.items()})
 
     def features(self, inputs: Inputs) -> DualFeatures:
         """Compute features and weights of a batch (Eqs. 3-5) under the training client's or the server's prompts."""
         images = self.precomputed(inputs)["images"]
         text = self.text_features()
-        if "visual" not in self.dual:
+        if "visual" not in self.stacks:
             image = self.clip.encode_image(images)
             no_scores = image.new_empty(len(images), 0)
             no_tokens = no_scores[:, :, None].expand(-1, -1, image.shape[1])  # [B, 0, d]
             return DualFeatures(image, text, image.new_ones(len(images), 1), no_scores, no_tokens)
-        prompted = self.image_encoder(images, torch.stack(self.stacks()["visual"](self.domain))[None])
+        prompted = self.image_encoder(images, torch.stack(self.stacks["visual"](self.domain))[None])
         scores = prompted.scores.float()
         weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
         return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
 
     def text_features(self) -> Float[Tensor, "prompts C d"]:
         """Compute f_T^k(c), normalised (Eq. 3)."""
-        if "text" not in self.dual:
+        if "text" not in self.stacks:
             return self.zero_shot
-        stack = self.stacks()["text"]
+        stack = self.stacks["text"]
         # Encode prompts one by one, so that only trained prompts keep a graph and the others come from a cache.
         prompts = stack(self.domain)
         if self.domain is not None and stack.momentum:
@@ -173,7 +170,7 @@ class FedDPT(PromptLearner):
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move the copies of the other domains' prompts (Eq. 8; ADAPT, Eq. 6)."""
-        for stack in self.stacks().values():
+        for stack in self.stacks.values():
             stack.follow(self.domain)
 
 
@@ -189,11 +186,11 @@ class DualFeatures:
         tokens: Joint features h_j of the image tokens' outputs, not normalised.
     """
 
-    image: Float[Tensor, "B d"]
-    text: Float[Tensor, "prompts C d"]
-    weights: Float[Tensor, "B prompts"]
-    scores: Float[Tensor, "B image_tokens"]
-    tokens: Float[Tensor, "B image_tokens d"]
+    image: Float[Tensor, "B d"]  # joint image features f_V, not normalised
+    text: Float[Tensor, "prompts C d"]  # text features f_T^k(c), normalised
+    weights: Float[Tensor, "B prompts"]  # shares w of text prompts
+    scores: Float[Tensor, "B image_tokens"]  # <q_cls, k_j> of image tokens, before temperature and softmax
+    tokens: Float[Tensor, "B image_tokens d"]  # joint features h_j of image tokens, not normalised
 
     def logits(self, scale: float) -> Float[Tensor, "B C"]:
         """Compute the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
@@ -215,13 +212,13 @@ class PerDomainPrompts(nn.Module):
         received: The last broadcast.
     """
 
-    copies: Tensor
-    received: Tensor
+    copies: Tensor  # the client's substitutes for other domains' prompts, kept on the client between rounds
+    received: Tensor  # the last broadcast
 
     def __init__(self, start: Float[Tensor, "domains *shape"], momentum: float | None) -> None:
         super().__init__()
         self.momentum = momentum
-        self.shared = nn.Parameter(start)
+        self.shared = nn.Parameter(start)  # the server's; local training updates the slot of the client's domain
         if momentum is not None:
             self.register_buffer("copies", start.clone())
             self.register_buffer("received", start.clone(), persistent=False)

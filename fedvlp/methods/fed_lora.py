@@ -93,8 +93,7 @@ class FedLoRA(PromptLearner):
         self._cache = PromptFeatureCache()
         scale = alpha / max(most, 1)
         self.text_updates = LowRankUpdates(self.clip.text.depth, self.clip.text_width, most, scale)
-        image_blocks = len(self.adapted.names["image"])
-        self.image_updates = LowRankUpdates(image_blocks, self.clip.image_width, most, scale)
+        self.image_updates = LowRankUpdates(len(self.clip.image.blocks or ()), self.clip.image_width, most, scale)
 
     @torch.no_grad()
     def start_client(self, context: RoundContext) -> None:
@@ -178,7 +177,7 @@ class AdaptedCLIP(nn.Module):
         self.clip = clip
         # functional_call needs the weights' names in this module, but towers give only tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
-        self.names: dict[str, list[list[str]]] = {}
+        self.names: dict[str, list[str]] = {}
         towers: dict[str, tuple[TextTower | ImageTower, str]]
         towers = {"text": (clip.text, "text tower"), "image": (clip.image, clip.image.kind)}
         for kind, (tower, title) in towers.items():
@@ -191,9 +190,7 @@ class AdaptedCLIP(nn.Module):
                     f"but this model's {title} has different layers. Choose another --model.clip.name, for example "
                     "ViT-B-16."
                 )
-            self.names[kind] = []
-            for each in weights:
-                self.names[kind].append([names[id(weight)] for weight in each])
+            self.names[kind] = [names[id(weight)] for each in weights for weight in each]
 
     def forward(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Call a function, which may read CLIP's weights."""
@@ -202,11 +199,11 @@ class AdaptedCLIP(nn.Module):
     def run(self, updates: LowRankUpdates, kind: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Call a function with the updated weights of one tower, ``text`` or ``image``."""
         weights = {}
-        for names, update in zip(self.names[kind], updates(), strict=True):
-            for name, change in zip(names, update.chunk(len(names)), strict=True):
-                frozen = self.get_parameter(name)
-                # Add the update in float32, even to bfloat16 weights.
-                weights[name] = (frozen + change).to(frozen.dtype)
+        names = self.names[kind]  # of all blocks, each with one weight for its three maps, or three weights
+        for name, change in zip(names, updates().flatten(0, 1).chunk(len(names)), strict=True):
+            frozen = self.get_parameter(name)
+            # Add the update in float32, even to bfloat16 weights.
+            weights[name] = (frozen + change).to(frozen.dtype)
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result
 

@@ -24,8 +24,6 @@ Deviations:
     * Schedule: A cosine over the rounds, as for FedTPG, because the released code builds on FedTPG's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -41,6 +39,9 @@ from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
+
+Attributes = dict[str, list[str]]
+"""Phrases such as "large, floppy ears" by class name, equally many per class."""
 
 
 class FedMVP(PromptLearner):
@@ -82,8 +83,7 @@ class FedMVP(PromptLearner):
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute the joint image features f(x; P), not normalised."""
         attributes = self.attributes.flatten(0, 1)
-        features: Tensor = self.visual.encode_conditional(images, lambda patches: self.former(patches, attributes))
-        return features
+        return self.visual.encode_conditional(images, lambda patches: self.former(patches, attributes))
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
         """Compute the logits of image features: the mean over each class's attributes of cos / tau."""
@@ -137,10 +137,6 @@ class PromptFormer(nn.Module):
         attended = attended + self.narrow(units * F.gelu(gates))
         tokens = attended.unflatten(0, patches.shape[:2])  # [B, patches, W]
         return F.adaptive_avg_pool1d(tokens.mT, self.prompt_length).mT
-
-
-Attributes = dict[str, list[str]]
-"""Phrases such as "large, floppy ears" by class name, equally many per class."""
 
 
 def attribute_features(

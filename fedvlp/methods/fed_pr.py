@@ -97,8 +97,7 @@ class FedPR(PromptLearner):
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute the joint image features under the prompts, not normalised."""
-        features: Tensor = self.visual.encode(images, self.prompts)
-        return features
+        return self.visual.encode(images, self.prompts)
 
 
 def used_directions(prompts: Float[Tensor, "J L W"], null_share: float) -> Float[Tensor, "J k W"]:

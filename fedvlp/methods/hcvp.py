@@ -65,9 +65,7 @@ class HCVP(ImageTowerLearner):
     ) -> None:
         super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
         self.width = self.image_tower.require_prompts().width  # token width W; an error if the tower accepts no prompts
-        self.domain_weight = domain_weight
-        self.task_weight = task_weight
-        self.class_weight = class_weight
+        self.weights = {"domain_prompts": domain_weight, "task_prompts": task_weight, "classes": class_weight}
         self.temperature = temperature
         self.domain_generator = nn.Linear(self.width, self.width)
         self.task_generator = nn.Linear(2 * self.width, self.width)
@@ -106,13 +104,13 @@ class HCVP(ImageTowerLearner):
         same_domain = domains[:, None] == domains
         same_class = labels[:, None] == labels
         contrastive = {
-            "domain_prompts": (self.domain_weight, domain, same_domain),
-            "task_prompts": (self.task_weight, task, same_domain & same_class),
-            "classes": (self.class_weight, features, same_class),
+            "domain_prompts": (domain, same_domain),
+            "task_prompts": (task, same_domain & same_class),
+            "classes": (features, same_class),
         }
         losses = {"cross_entropy": F.cross_entropy(self.logits(features), labels)}
-        for name, (weight, vectors, positives) in contrastive.items():
-            losses[name] = weight * contrastive_loss(vectors, positives, self.temperature)
+        for name, (vectors, positives) in contrastive.items():
+            losses[name] = self.weights[name] * contrastive_loss(vectors, positives, self.temperature)
         return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 
 

@@ -115,8 +115,7 @@ class PFedPG(PromptLearner):
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute the joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
-        features: Tensor = self.visual.encode(images, self.prompt[None])
-        return features
+        return self.visual.encode(images, self.prompt[None])
 
 
 class PromptGenerator(nn.Module):
@@ -132,10 +131,8 @@ class PromptGenerator(nn.Module):
         super().__init__()
         self.basis = nn.Parameter(0.5 * torch.randn(prompt_length, width))
         self.descriptors = nn.Parameter(0.5 * torch.randn(num_clients, prompt_length, width))
-        self.query = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
-        self.key = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
-        self.value = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
-        self.out = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        maps = (nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width))) for _ in range(4))
+        self.query, self.key, self.value, self.out = maps
         # Only the server trains the generator; clients neither train nor send it.
         self.requires_grad_(False)
 

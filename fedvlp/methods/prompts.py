@@ -10,14 +10,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import (
-    CLIP,
-    CLIPSpec,
-    PromptedImageEncoder,
-    PromptedTextEncoder,
-    cosine_logits,
-    load_clip,
-)
+from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, PromptedTextEncoder, cosine_logits, load_clip
 from fedvlp.clip.zero_shot import clean_class_name
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import DOMAIN, Batch, Inputs, Targets

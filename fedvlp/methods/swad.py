@@ -128,12 +128,12 @@ class SWAInterval:
         has_ended: Whether enough rounds were above the threshold to end the interval.
     """
 
-    window: tuple[State, ...] = ()
-    losses: tuple[float, ...] = ()
-    threshold: float | None = None
-    inside: State = field(default_factory=dict)
-    pending: State = field(default_factory=dict)
-    has_ended: bool = False
+    window: tuple[State, ...] = ()  # means of the rounds since the lowest loss; empty once the interval has begun
+    losses: tuple[float, ...] = ()  # of these rounds
+    threshold: float | None = None  # maximum loss in the interval; None until it has begun
+    inside: State = field(default_factory=dict)  # mean of all rounds that are certainly in the interval
+    pending: State = field(default_factory=dict)  # mean of the latest rounds above the threshold, perhaps after it
+    has_ended: bool = False  # whether enough rounds were above the threshold
 
     @property
     def mean(self) -> State:

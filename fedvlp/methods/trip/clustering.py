@@ -24,8 +24,8 @@ class Clusters:
         kept: Mask of the tokens of each cluster. A token dropped by a full cluster is in no cluster.
     """
 
-    centroids: Float[Tensor, "B M W"]
-    kept: Bool[Tensor, "B M P"]
+    centroids: Float[Tensor, "B M W"]  # means mu_m, in double precision
+    kept: Bool[Tensor, "B M P"]  # the tokens of each cluster
 
     @property
     def sizes(self) -> Int[Tensor, "B M"]:
@@ -74,10 +74,7 @@ def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | Non
 
 @torch.no_grad()
 def capacity_kmeans(
-    tokens: Float[Tensor, "B P W"],
-    start: Int[Tensor, "B M"],
-    capacities: Sequence[int],
-    max_iterations: int = 100,
+    tokens: Float[Tensor, "B P W"], start: Int[Tensor, "B M"], capacities: Sequence[int], max_iterations: int = 100
 ) -> Clusters:
     """Cluster the tokens of each image separately under |C_m| <= s_m (TRIP, Eqs. 3 and 4).
 
@@ -118,10 +115,10 @@ class Iteration(NamedTuple):
         running: Whether each image's centroids still move [B].
     """
 
-    members: Tensor
-    multipliers: Tensor
-    kept: Tensor
-    running: Tensor
+    members: Tensor  # the tokens averaged into each centroid, bool [B, M, P]
+    multipliers: Tensor  # theta_m [B, M]
+    kept: Tensor  # the tokens that each cluster keeps, bool [B, M, P]
+    running: Tensor  # whether each image's centroids still move [B]
 
 
 def iterate(products: Tensor, limits: Tensor, state: Iteration, max_iterations: int) -> Iteration:
