@@ -17,25 +17,15 @@ SelectionMetric = Literal["accuracy", "balanced_accuracy", "macro_f1"]
 
 @dataclass(frozen=True)
 class Role:
-    """A group of evaluation images, or a score computed from accuracies of other roles.
+    """A group of evaluation images, or a score computed from accuracies of other roles."""
 
-    Attributes:
-        title: Name of the role in tables and messages.
-        mark: Symbol after the titles of its columns.
-        note: Explanation of its columns, printed below a table.
-        selects: Whether it may select a round or options. All other roles are reported.
-        by_client: Whether its splits are named after clients instead of domains.
-        is_computed: Whether it is computed from other roles and has no images.
-        harmonic_of: It is the harmonic mean of these roles' means, if they were evaluated.
-    """
-
-    title: str
-    mark: str = ""
-    note: str = ""
-    selects: bool = False
-    by_client: bool = False
-    is_computed: bool = False
-    harmonic_of: tuple[MeasuredRole, ...] = ()
+    title: str  # name of the role in tables and messages
+    mark: str = ""  # symbol after the titles of its columns
+    note: str = ""  # explanation of its columns, printed below a table
+    selects: bool = False  # whether it may select a round or options; all other roles are reported
+    by_client: bool = False  # whether its splits are named after clients instead of domains
+    is_computed: bool = False  # whether it is computed from other roles and has no images
+    harmonic_of: tuple[MeasuredRole, ...] = ()  # it is the harmonic mean of these roles' means, if they were evaluated
 
     @property
     def images(self) -> str:
@@ -96,29 +86,17 @@ OUT_OF_DISTRIBUTION = "out_of_distribution"
 
 @dataclass(frozen=True)
 class Protocol:
-    """The domains and classes of training and evaluation, and the score that ranks methods.
+    """The domains and classes of training and evaluation, and the score that ranks methods."""
 
-    Attributes:
-        title: Name of the protocol in results.
-        role: Role that ranks methods.
-        images: Evaluated images, to follow "accuracy in % on".
-        score: Score that ranks methods, to follow "%".
-        columns: Roles by column title, if a table's columns are not the splits of ``role``.
-        mean: Title of the column that ranks methods, if it is not the average over columns.
-        holds_domains_out: Whether it needs held-out domains; the other protocols accept none.
-        splits_classes: Whether half of the classes train, and the other half is also evaluated.
-        measures_test_images: Whether it needs test images of the source domains.
-    """
-
-    title: str
-    role: str
-    images: str
-    score: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-    mean: str = ""
-    holds_domains_out: bool = False
-    splits_classes: bool = False
-    measures_test_images: bool = False
+    title: str  # name of the protocol in results
+    role: str  # role that ranks methods
+    images: str  # evaluated images, to follow "accuracy in % on"
+    score: str  # score that ranks methods, to follow "%"
+    columns: Mapping[str, str] = field(default_factory=dict)  # roles by title, if they are not the splits of ``role``
+    mean: str = ""  # title of the column that ranks methods, if it is not the average over columns
+    holds_domains_out: bool = False  # whether it needs held-out domains; the other protocols accept none
+    splits_classes: bool = False  # whether half of the classes train, and the other half is also evaluated
+    measures_test_images: bool = False  # whether it needs test images of the source domains
 
     @property
     def scored_role(self) -> str:

@@ -102,20 +102,12 @@ class CallbackStates:
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a federation after a round, from which it can resume.
+    """The state of a federation after a round, from which it can resume."""
 
-    Attributes:
-        server: The server's state; ``server.round`` rounds are finished.
-        personal: Personal tensors by client id.
-        history: Metrics of each finished round.
-        optimizer_states: States of each client's optimizers and add-ons, by client id; empty if they start from scratch
-            in each round.
-        callbacks: States of callbacks.
-    """
-
-    server: ServerState
-    personal: Mapping[int, State] = field(default_factory=dict)
-    history: tuple[RoundMetrics, ...] = ()
+    server: ServerState  # ``server.round`` rounds are finished
+    personal: Mapping[int, State] = field(default_factory=dict)  # personal tensors by client id
+    history: tuple[RoundMetrics, ...] = ()  # metrics of each finished round
+    # States of each client's optimizers and add-ons, by client id; empty if they are reset in each round.
     optimizer_states: Mapping[int, State] = field(default_factory=dict)
     callbacks: CallbackStates = field(default_factory=CallbackStates)
 
