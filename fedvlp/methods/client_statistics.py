@@ -24,13 +24,6 @@ class ClientStatistics(nn.Module):
         num_clients: Number of clients K.
         shape: Shape of one client's statistics.
         renewed: Whether a client collects its statistics again in each round.
-
-    Attributes:
-        clients: Statistics of all clients [K, *shape].
-        own: Statistics collected by the client and kept between the phases.
-        images_seen: Number of images that ``own`` covers.
-        slot: Slot of the training client; -1 if there are no clients.
-        others: Slots of the other clients that have sent statistics.
     """
 
     clients: Tensor  # statistics of all clients [K, *shape]

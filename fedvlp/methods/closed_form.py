@@ -9,7 +9,8 @@ dimensions; s logit scale (1 / tau); alpha -> ``text_weight``. Clients send, and
 The averages are the moments of the pooled images. So, up to rounding, any partition of the same images gives the same
 classifier. All entries are in [-1, 1]. The classifier is linear in x:
     p(c | x) = softmax_c(s <w_c, x>)    :meth:`ClosedForm.forward`; FedGDA adds b_c
-Before the first round, w_c = t_c, which is zero-shot CLIP.
+Before the first round, w_c = t_c, which is zero-shot CLIP. The papers of Fed3R, FedCOF and FedNCM have no text
+features, which is alpha = 0; fedvlp adds them, because the mixture is better on source validation.
 """
 
 from abc import abstractmethod
@@ -38,9 +39,6 @@ class ClosedForm(PromptLearner):
 
     Args:
         text_weight: Weight alpha of zero-shot CLIP's classifier in the mixture, at least 0; with 0, only images count.
-
-    Attributes:
-        needs_gram: Whether clients also send the second moments of all their features.
     """
 
     image_statistics = ("moments",)
@@ -156,11 +154,7 @@ class ClosedFormOfClients(ClosedForm):
 
 @dataclass(frozen=True)
 class SeparateMoments(Strategy):
-    """Average of the clients' moments, with the classifier computed from the separate class sums.
-
-    Args:
-        method: Module that computes the classifier.
-    """
+    """Average of the clients' moments, with the method's classifier computed from the separate class sums."""
 
     method: ClosedFormOfClients
 

@@ -8,9 +8,7 @@ Symbols: x image feature, of length 1; e_y one-hot label; lambda -> ``ridge``; a
     w_c = W_c / |W_c| + alpha t_c, p = softmax(s <w_c, x>)   :meth:`Fed3R.classifier`
 
 Deviations:
-    * Features: The paper uses a network pretrained on images, with random features as an option; fedvlp uses CLIP's
-      unit features. Zero-shot CLIP's classifier is added with weight alpha (``text_weight``, 0 in the paper), because
-      the mixture is better on source validation.
+    * Features: The paper uses a network pretrained on images, with random features as an option; fedvlp uses CLIP's.
     * Next stage: The paper fine-tunes from the solution; fedvlp stops after it.
 """
 

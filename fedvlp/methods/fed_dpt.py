@@ -17,8 +17,7 @@ Deviations:
     * Attention: The paper uses <q_cls, k_j>; fedvlp divides it by the root of a head's width and averages over heads.
       Undivided products over tau_d = 0.1 would make w one-hot.
     * Mixture: Each f_T^k is normalised first, so that a domain's weight does not depend on its feature's length.
-    * Held-out domains: The paper tests only seen domains; fedvlp classifies a held-out domain by the same mixture,
-      which needs no domain label.
+    * Held-out domains: The paper tests only seen domains; fedvlp uses the same mixture, which needs no domain label.
     * Unstated values: Clients of one domain are averaged by training images, and batches have 32 images.
 """
 
@@ -62,8 +61,7 @@ class FedDPT(PromptLearner):
         temperature: Temperature tau_d of the weights over domains, above 0.
         text_momentum: Momentum alpha, in [0, 1), of a client's copies of other domains' text prompts, which follow the
             server's prompts. With 0, they are replaced at once. With null, every client trains all text prompts.
-        visual_momentum: Momentum of the image tokens; each is then trained only by its own domain. With null, every
-            client trains all image tokens, and the server averages them.
+        visual_momentum: The same for image tokens; with null, every client trains all, and the server averages them.
         components: Prompts in use. ``domain`` has one text prompt and one image token per domain. ``agnostic`` has one
             unmixed text prompt and the image tokens. ``text`` has only the text prompt. ``visual`` has only the image
             tokens, and classifies with the template "a photo of a".
@@ -176,15 +174,7 @@ class FedDPT(PromptLearner):
 
 @dataclass(frozen=True)
 class DualFeatures:
-    """Outputs of the two towers for a batch.
-
-    Attributes:
-        image: Joint image features f_V, not normalised.
-        text: Normalised text features f_T^k(c).
-        weights: Mixture weights w over text prompts.
-        scores: Products <q_cls, k_j> of the image tokens, before temperature and softmax.
-        tokens: Joint features h_j of the image tokens' outputs, not normalised.
-    """
+    """Outputs of the two towers for a batch."""
 
     image: Float[Tensor, "B d"]  # joint image features f_V, not normalised
     text: Float[Tensor, "prompts C d"]  # text features f_T^k(c), normalised
@@ -205,11 +195,6 @@ class PerDomainPrompts(nn.Module):
 
     In each step, a copy keeps a share alpha of its value, in [0, 1). With 0, it takes the received value at once. With
     None, there are no copies: every client trains all prompts, and the server averages them.
-
-    Attributes:
-        shared: The server's prompts; local training updates the slot of the client's domain.
-        copies: The client's substitutes for other domains' prompts, kept on the client between rounds.
-        received: The last broadcast.
     """
 
     copies: Tensor  # the client's substitutes for other domains' prompts, kept on the client between rounds

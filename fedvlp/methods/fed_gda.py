@@ -13,8 +13,7 @@ N images; alpha -> ``text_weight``; s logit scale.
 
 Deviations:
     * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d. They weight them by a number chosen on
-      each data set's validation images. In fedvlp, discriminants are not scaled. A fixed weight of the text part was
-      chosen on source validation.
+      each data set's validation images. fedvlp does not scale them; its text weight was chosen on source validation.
     * Prior: Like Wang et al., fedvlp takes all classes as equally likely.
 """
 

@@ -6,17 +6,9 @@ Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``cou
     both towers with prompts, replaced block by block          Sections 3.2.1, 3.2.2; :class:`.DeepPromptedCLIP`
     visual prompts F_j(P_j), with F_j linear from D to W       Section 3.2.3; :meth:`FedMaPLe.deep_prompts`
     p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                 Section 3.1; :meth:`FedMaPLe.forward`
-    p(l | x) = sigma((cos(w_l, f(x)) - cos(w_0, f(x))) / tau)  with several labels; :func:`.label_logits`
-    cross-entropy                                              :meth:`.PromptLearner.training_step`
-    P, F <- sum_k |S_k| (P_k, F_k) / sum_k |S_k|               :class:`.FedAvg`
-
-A prompt shorter than ``init_words`` replaces the first words, and the other words remain before the class name, as in
-the released code: "[v1][v2] of a dog." with L = 2.
 
 Deviations:
-    * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
-    * Maps: The released code starts all F_j but the first from copies of one map; fedvlp starts each from its own
-      values, with biases of 0.
+    * Maps: The released code starts all F_j but the first from one map; fedvlp draws each separately, with biases of 0.
 """
 
 from jaxtyping import Float
@@ -35,8 +27,7 @@ class FedMaPLe(PromptLearner):
 
     Args:
         prompt_length: Number of learned vectors L in each block's prompt.
-        depth: Number of first blocks that have their own prompts, in both towers; if null, the paper's 9 or the number
-            of blocks of a smaller CLIP.
+        depth: Number of both towers' first blocks with own prompts; if null, the paper's 9, or all of a smaller CLIP.
         init_words: Initial words of the first block's prompt; random vectors if null.
     """
 

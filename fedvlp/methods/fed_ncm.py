@@ -8,10 +8,7 @@ Symbols: x image feature, t_c text feature of class c, unit vectors; n_c images 
     p(c | x) = softmax_c(s <w_c, x>)                            :meth:`.ClosedForm.forward`
 
 Deviations:
-    * Text: The paper has no text tower; fedvlp adds CLIP's text features with weight alpha, because the mixture is
-      better on source validation. ``text_weight: 0`` gives the paper's classifier.
-    * Next stage: The paper fine-tunes the network from the class means; fedvlp stops after them. ``LinearProbe`` with
-      ``start: class_means`` continues to train the classifier.
+    * Next stage: The paper fine-tunes from the class means; for this, use ``LinearProbe`` with ``start: class_means``.
 """
 
 import torch.nn.functional as F

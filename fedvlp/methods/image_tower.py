@@ -35,12 +35,12 @@ class ImageTowerLearner(PromptLearner):
 
     Subclasses build their losses from ``image_features`` and ``logits``. They can change the pixels, or features inside
     the tower through ``between``. The shared CLIP is frozen. Batch normalisation keeps CLIP's running statistics.
-    Papers train other networks with SGD or Adam; fedvlp uses fine-tuning's AdamW, as its rate and decay suit CLIP.
+    Papers train ImageNet networks and a linear layer with SGD or Adam; fedvlp trains CLIP's image tower, with CLIP's
+    text features by default, and fine-tuning's AdamW, as its rate and decay suit CLIP.
 
     Args:
         clip: CLIP to copy the tower from; see ``load_clip``. A module passed in is not changed.
-        head: Classifier: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
-            (``linear``).
+        head: Classifier: CLIP's frozen ``text`` features, or a trained ``linear`` layer that starts from them.
         layer_decay: Factor on the learning rate from each layer of a tower to the layer below, in (0, 1].
         optimizer: Factory of the optimizer for a client's local training. Vectors, such as biases, get no weight decay.
 
@@ -80,12 +80,10 @@ class ImageTowerLearner(PromptLearner):
         self.image_statistics = ("statistics.clients",)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Compute the trained tower's joint features f(x), not normalised.
+        """Compute the trained tower's joint features f(x), not normalised, from preprocessed pixels.
 
-        Args:
-            images: Pixels preprocessed by CLIP's transform.
-            between: `between[j]` changes the output of stage j + 1. A ViT's stage is a block with tokens [B, P, W].
-                ResNets and ConvNeXts have four stages with feature maps [B, channels, height, width].
+        `between[j]` changes the output of stage j + 1. A ViT's stage is a block with tokens [B, P, W]. ResNets and
+        ConvNeXts have four stages with feature maps [B, channels, height, width].
         """
         return self.image_tower.features(images, between)
 
@@ -262,11 +260,8 @@ def prompted_features(
 ) -> Float[Tensor, "B d"]:
     """Compute joint features, not normalised, of `[image tokens][prompt]`, differentiable in every input.
 
-    Args:
-        tower: Image tower; its weights may be trained.
-        images: Pixels preprocessed by CLIP's transform.
-        prompts: Prompts of the first blocks. The first is inserted before `ln_pre`, without positions. Each other
-            prompt replaces the prompt tokens before its block. Later blocks keep the tokens of the block before.
+    The first prompt is inserted before `ln_pre`, without positions. Each other prompt replaces the prompt tokens before
+    its block. Later blocks keep the tokens of the block before.
     """
     hidden = run_before_last_block(tower, images, prompts)  # [B, P + L, W]
     hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)

@@ -6,15 +6,12 @@ Independent vision-language prompting is the baseline of MaPLe and PromptSRC (Kh
 Symbols: P^T, J x L x D -> ``prompts["text"]``; P^V, J x L x W -> ``prompts["visual"]``; J -> ``depth``.
     prompts replaced before each of the first J blocks    :class:`.DeepPromptedCLIP`
     p(c | x) = softmax_c(cos(w_c(P^T), f(x; P^V)) / tau)  :meth:`IVLP.forward`
-    cross-entropy                                         :meth:`.PromptLearner.training_step`
-    P <- sum_k |S_k| P_k / sum_k |S_k|                    :class:`.FedAvg`
 It is FedMaPLe without its maps from text to visual prompts, and FedPromptSRC without its regularisation by the frozen
 CLIP. With prompts in only one tower, it is the study's LPT or VPT, which are PromptFL and FedPR (see the card).
 
 Deviations:
     * Average: The released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
       sends only prompts, in single precision. The average would otherwise round the frozen CLIP in each round.
-    * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
 """
 
 from jaxtyping import Float
@@ -33,8 +30,7 @@ class IVLP(PromptLearner):
 
     Args:
         prompt_length: Number of learned vectors L in each block's prompt, equal in both towers.
-        depth: Number J of first blocks that have their own prompts, in both towers; if null, 9 or the number of blocks
-            of a smaller CLIP.
+        depth: Number J of both towers' first blocks with own prompts; if null, 9, or all blocks of a smaller CLIP.
         init_words: Initial words of the first block's text prompt; random vectors if null.
     """
 

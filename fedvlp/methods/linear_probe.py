@@ -3,17 +3,13 @@
 Papers: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021 (the probe);
 Legate et al., NeurIPS 2023 (class means as its start, FedNCM + LP).
 
-Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale; n_k images of client k.
+Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale.
     p(c | x) = softmax_c(s <W_c, x>), cross-entropy     :meth:`LinearProbe.forward`
-    p(l | x) = sigma(s <W_l - W_0, x>)                  with several labels; :func:`.label_logits`
-    W <- sum_k n_k W_k / sum_k n_k                      :class:`.FedAvg`
     start from class means, in the first round: W_c = m_c / |m_c| from sums over all clients; :class:`MeansFirst`
 
 Deviations:
-    * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes SGD steps on each client, because no site has
-      all images.
-    * Class means: With ``start: class_means``, fedvlp computes them in the first round and takes no steps in it. This
-      round sends as much as any other.
+    * Optimizer: CLIP's paper fits by L-BFGS on all images, which no site has; fedvlp takes SGD steps on each client.
+    * Class means: With ``start: class_means``, the first round computes them without steps; it sends as much as others.
 """
 
 from collections.abc import Sequence
@@ -108,9 +104,7 @@ class LinearProbe(PromptLearner):
 class MeansFirst(Wrapper):
     """Wrapper that normalises each row of ``weight`` after the first round, in which clients send class sums.
 
-    Args:
-        inner: Strategy that averages the uploads.
-        texts: Text features [C, d] of the classes, which replace the means of classes without images.
+    Text features ``texts`` [C, d] replace the means of classes without images.
     """
 
     texts: Tensor

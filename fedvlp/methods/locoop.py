@@ -8,13 +8,11 @@ K -> ``top_k``; lambda -> ``entropy_weight``.
     p_i(c | x) = softmax_c(cos(w_c(v), f_i) / tau)                           :meth:`LoCoOp.region_logits`
     J = {i: the class y is not among the K largest of p_i}
     CE(p, y) - lambda mean of H(p_i) over J, with the entropy H              :meth:`LoCoOp.losses`
-    v <- sum_k |S_k| v_k / sum_k |S_k|                                       :class:`.FedAvg`
 
 Deviations:
     * Patches: The released code takes a patch's value vectors of the last block instead of its attention; fedvlp takes
       the block's usual output, through the last norm and the projection, as in PLOT and FedOTP.
-    * K: The paper's 200 is for ImageNet's 1,000 classes, and the authors ask to choose it for other data; by default,
-      fedvlp takes a fifth of the classes.
+    * K: The paper's 200 is for ImageNet's 1,000 classes; by default, fedvlp takes a fifth of the classes.
     * Entropy: The released code adds 1e-5 to probabilities before the logarithm; fedvlp does not.
 """
 

@@ -10,7 +10,6 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
 With several labels, L_ce and L_kl are PromptFL's.
 
 Deviations:
-    * Teacher: The released code has one template for each data set; fedvlp uses "a photo of a {}." for all.
     * Noise: The released code divides by |G_g|^2 of any size; fedvlp takes G = G_d if |G_g| is at most sqrt(eps) |G_d|,
       with eps the precision of the prompt's type. If both models predict the same, G_g is rounding noise.
 """
@@ -33,11 +32,9 @@ class ProGrad(PromptFL):
     """One text prompt, shared by all classes and clients, trained by steps that do not lead away from zero-shot CLIP.
 
     Args:
-        projection: Share lambda of the part that opposes zero-shot CLIP to remove from a gradient, in [0, 1]; 0 gives
-            PromptFL.
+        projection: Share lambda to remove of a gradient's part that opposes zero-shot CLIP, in [0, 1]; 0 is PromptFL.
         prompt_length: Number of learned vectors L.
-        init_words: Initial words in the prompt's last vectors, after zeros, as in the released code; random vectors if
-            null.
+        init_words: Initial words in the last vectors, after zeros, as in the released code; random vectors if null.
     """
 
     teacher: ZeroShotClassifier

@@ -4,7 +4,6 @@ Paper: Radford et al., "Learning Transferable Visual Models From Natural Languag
 
 Symbols: x image, f(x) image feature, w_c text feature of class c, tau temperature (1 / logit scale).
     p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                   :meth:`ZeroShotCLIP.forward`
-    p(l | x) = sigma((cos(w_l, f(x)) - cos(w_0, f(x))) / tau)    with several labels; :func:`.label_logits`
 
 Deviations: none.
 """
