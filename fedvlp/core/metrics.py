@@ -68,8 +68,9 @@ def class_scores(predictions: Predictions, num_classes: int) -> Scores:
 def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
     """Measure how well the confidence and other scores separate images of the classes from other images.
 
-    The confidence is the maximum softmax probability (Hendrycks & Gimpel). The results are averages over the states of
-    ``inside``, each compared with the same client's predictions of ``outside``, or the first state's if there are none.
+    The confidence is the maximum softmax probability (Hendrycks & Gimpel). The results are averaged over the states of
+    ``inside``. Each state is compared with the same client's predictions of ``outside``, or with the first state's if
+    there are none.
 
     Returns:
         ``auroc``, the area under the receiver operating characteristic with images of the classes as positives.
@@ -182,7 +183,10 @@ def _average(scores: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
-    """Compute each client's accuracy in percent, averaged over the splits of its domains."""
+    """Compute each client's accuracy in percent, averaged over the splits of its domains.
+
+    If all clients share one state, clients of the same domains have equal accuracies.
+    """
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:
         for client in predictions.clients:

@@ -42,11 +42,13 @@ class FederatedModule(L.LightningModule):
     Attributes:
         personal: Names or name prefixes of tensors that stay on the client between rounds.
         held_out_evaluation: How to evaluate personal tensors on a domain that no client has. ``each``: mean accuracy
-            over the clients' tensors. ``mean``: accuracy of the mean probabilities. ``shared``: accuracy without them.
+            over the clients' personal tensors. ``mean``: accuracy of the mean probabilities over these. ``shared``:
+            accuracy without personal tensors.
         uses_personal: Whether ``forward`` may use personal tensors. False while only the shared part is evaluated.
         train_only_personal: Names of further personal tensors that only training needs.
         calibration_temperature: Divisor of a deployed method's logits, above 0, from ``fedvlp calibrate``.
-        label_thresholds: Lowest probability to predict a label, from the last source validation; empty for 50 %.
+        label_thresholds: Each label's lowest probability at which it is predicted, chosen in the last evaluation on
+            source validation; empty for 50 %.
         strategy: How the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: Names or prefixes of constants that the server sends once, before the first round.
         image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
@@ -155,8 +157,9 @@ class FederatedModule(L.LightningModule):
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Compute the per-image constants that are cached. Each tensor has shape [B, ...].
 
-        The default is the joint image feature f(x), ``features`` [B, d], or with ``needs_images`` the ``images``, which
-        are not cached. Other constants, such as routing weights, must not depend on trained tensors or class names.
+        The default is the joint image feature f(x), ``features`` [B, d]. A method may add other constants, such as
+        routing weights. They must not depend on trained tensors or class names. Methods that ``needs_images`` get
+        ``images``, which are not cached.
         """
         if self.needs_images:
             return {"images": images}
@@ -334,7 +337,10 @@ class FederatedModule(L.LightningModule):
         """Adapt to a domain's unlabelled images before predicting them; nothing by default."""
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits for the current phase's loss and for add-ons; by default the output of ``forward``."""
+        """Compute the logits that the current phase's loss uses; by default the output of ``forward``.
+
+        Add-ons evaluate clients with these logits.
+        """
         logits: Tensor = self(inputs)
         return logits
 

@@ -28,7 +28,7 @@ class Phase:
         download: Names or prefixes of the broadcast tensors that clients need; all if None.
         deploy: Names or prefixes of the tensors that evaluation needs after the phase; all if None.
         one_pass: Whether clients pass once through their images without gradients instead of training. They call
-            ``on_train_epoch_start``, and ``training_step`` for each batch, regardless of ``trainer.local``.
+            ``training_step`` for each batch and ignore the epochs and steps of ``trainer.local``.
     """
 
     name: str

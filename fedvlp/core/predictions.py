@@ -56,9 +56,12 @@ class Predictions:
     Attributes:
         labels: True class of each image, in the order of the split, int32; -1 for images that belong to no class. Or
             whether each label applies: 1, 0, or -1 if it is unknown, int8.
-        predicted: Likeliest class by each of K states, int32. Or whether each label reaches its threshold, int8.
-        confidence: Highest softmax probability, in (0, 1], float32; 0 if logits are NaN. Or each label's probability.
-        clients: Names of the K states' clients; for one state, the clients of the images' domain, none if held out.
+        predicted: Class with the highest probability, for each of K states and each image, int32. Or whether each
+            label's probability reaches its threshold, int8.
+        confidence: The highest probability of the softmax, in (0, 1], float32; 0 if logits are NaN. Or each label's
+            probability.
+        clients: Names of the clients of the K states. For a single state, the clients of the images' domain; empty if
+            the domain is held out.
         class_names: The classes, in the order of the labels, if they are not the training classes.
         positive: Label of the positive class, if there are two classes.
         threshold: Probability from which an image counts as positive.
@@ -360,7 +363,10 @@ def _scores_by_label(
     predicted: Int[np.ndarray, "K N L"],
     draws: NDArray[Any],
 ) -> Float[np.ndarray, "4 L R"]:
-    """Compute each label's AUROC and average precision in percent (or NaN), and F1's numerator and denominator."""
+    """Compute each label's scores for R resamples from draws [R, N].
+
+    They are AUROC and average precision in percent, NaN if they are undefined, and numerator and denominator of F1.
+    """
     values = np.full((4, labels.shape[1], len(draws)), np.nan)
     for label, truth in enumerate(labels.T):
         masks = truth == 0, truth == 1

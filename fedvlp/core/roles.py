@@ -92,7 +92,8 @@ class Protocol:
     role: str  # role that ranks methods
     images: str  # evaluated images, to follow "accuracy in % on"
     score: str  # score that ranks methods, to follow "%"
-    columns: Mapping[str, str] = field(default_factory=dict)  # roles by title, if they are not the splits of ``role``
+    # Roles by column title, if a table's columns are not the splits of ``role``.
+    columns: Mapping[str, str] = field(default_factory=dict)
     mean: str = ""  # title of the column that ranks methods, if it is not the average over columns
     holds_domains_out: bool = False  # whether it needs held-out domains; the other protocols accept none
     splits_classes: bool = False  # whether half of the classes train, and the other half is also evaluated

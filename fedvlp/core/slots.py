@@ -18,7 +18,8 @@ class Slots(Reducer):
     """A stack with one slot per client or domain. Slots without an upload keep their value.
 
     Uploads have shape [...]; the shared tensor of the same name has shape [slots, ...]. Uploads of one domain's clients
-    are averaged, weighted by training images, or combined by another aggregator; too few uploads change nothing.
+    are averaged, weighted by the clients' training images, or combined by another aggregator. The slot is unchanged if
+    there are fewer uploads than the aggregator needs.
 
     Args:
         by: Whether an upload fills the slot of its ``client`` or of the client's ``domain``.
@@ -78,7 +79,8 @@ class IndicatorMean(Reducer):
     """Mean of each domain's tensor over the clients that moved it, weighted by their images (DiPrompT, Eq. 4).
 
     Uploads have shape [domains, ...], like the shared tensors. A client counts for a domain if its upload differs from
-    the shared tensor; a domain keeps its value if no client moved it, or fewer than another aggregator needs.
+    the shared tensor; a domain that no client moved keeps its value. With another aggregator, a domain also keeps its
+    value if fewer clients moved it than the aggregator needs.
 
     Args:
         aggregator: Combines the tensors of the clients that moved a domain.

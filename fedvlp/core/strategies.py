@@ -44,7 +44,10 @@ class Strategy:
             strategy.check(clients)
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
-        """Update the state after a round, given the mean over domains of the cross-entropy on source validation."""
+        """Update the server's state after a round, given the source validation loss of its shared tensors.
+
+        The loss is the mean cross-entropy of a domain's images, averaged over domains.
+        """
         return server
 
     def nested(self) -> Mapping[Names, Strategy]:

@@ -36,7 +36,8 @@ class ADAPT(FedDPT):
     Args:
         domains: Names of the source domains, in the order of the clients' domains.
         domain_loss: Domain-correspondence loss: over ``pairs`` of image tokens and text prompts, or a cross-entropy
-            that makes the ``attention`` to image tokens identify the client's domain (0 outside a federation).
+            that makes the ``attention`` to image tokens identify the client's domain. The latter is 0 outside a
+            federation, where images have no domain.
         domain_weight: Weight of that loss, at least 0. It must be 0 unless ``components`` is ``domain``.
         options: Options of :class:`.FedDPT`.
     """

@@ -15,8 +15,10 @@ Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of
 Deviations:
     * Average: The paper is centralised; fedvlp averages log sigma^2, which gives the geometric mean of the clients'
       variances and not a posterior given all images.
-    * Evaluation: The released code draws e_s for each batch, so its accuracy varies; fedvlp fixes all draws.
-    * Conditional form: The released code is correct only for single images; fedvlp gives each image its own draws.
+    * Evaluation: The released code draws e_s for each batch, so its accuracy varies; fedvlp fixes the draws for all
+      images, clients and runs.
+    * Conditional form: The released code is correct only for batches of one image; fedvlp gives each image its own
+      draws, each added to all vectors, so larger batches are correct, too.
     * Draws: The released instructions choose S and the epochs per data set; fedvlp uses the released config's S = 10.
 """
 

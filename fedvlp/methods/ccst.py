@@ -18,7 +18,8 @@ Deviations:
       single images reveal more and improve only some data sets.
     * Standard deviation: The released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds
       1e-5 only for an image's own style.
-    * Draws: The paper draws an image's styles once; fedvlp draws in each step, and uses all styles if fewer than K.
+    * Draws: The paper draws an image's styles once; fedvlp draws them in each step, because styles change in each
+      round. It uses all styles if fewer than K are known.
 """
 
 from functools import partial
@@ -41,7 +42,8 @@ class CCST(ImageTowerLearner):
 
     Args:
         styles: Number of styles K in which a step shows each image.
-        stage: Stage after which styles change, from 1: a ViT's block, or one of a ResNet's or ConvNeXt's four stages.
+        stage: Stage of the image tower after which styles are measured and changed, from 1: a ViT's block, or one of
+            the four stages of a ResNet or ConvNeXt.
         options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 

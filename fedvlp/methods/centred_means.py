@@ -10,7 +10,8 @@ class c; mu mean feature of a test domain's unlabelled images; alpha -> ``text_w
     p(c | x) = softmax_c(s <w_c, x - mu>)                           :meth:`CentredMeans.forward`
 
 Deviations:
-    * Statistics: The paper replaces means and deviations of hidden layers; fedvlp subtracts the mean CLIP feature.
+    * Statistics: Adaptive batch normalization replaces means and deviations of hidden layers; CentredMeans subtracts
+      only the mean of CLIP's features.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,10 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat
 
 
 class CentredMeans(FedNCM):
-    """Class means of centred features, mixed with text features; test images of a domain are centred by their mean."""
+    """Class means of centred features, mixed with text features; each domain's test images are centred by their mean.
+
+    Before the first round, it is zero-shot CLIP on centred features.
+    """
 
     needs_test_images = True
     centre: Tensor

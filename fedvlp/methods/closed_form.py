@@ -10,7 +10,8 @@ The averages are the moments of the pooled images. So, up to rounding, any parti
 classifier. All entries are in [-1, 1]. The classifier is linear in x:
     p(c | x) = softmax_c(s <w_c, x>)    :meth:`ClosedForm.forward`; FedGDA adds b_c
 Before the first round, w_c = t_c, which is zero-shot CLIP. The papers of Fed3R, FedCOF and FedNCM have no text
-features, which is alpha = 0; fedvlp adds them, because the mixture is better on source validation.
+features, so ``text_weight: 0`` gives their classifiers; fedvlp adds text features, because the mixture is better on
+source validation.
 """
 
 from abc import abstractmethod

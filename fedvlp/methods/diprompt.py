@@ -12,17 +12,19 @@ Deviations:
     * Contrast (Eq. 3): The paper compares prompts, and its denominator has a prompt's product with itself in place of
       the positive pair; fedvlp compares text features per class, with the positive pair in the denominator. The printed
       term is not a loss. The other domains' features get no gradient.
-    * Beta average (Eq. 5): The printed formula lacks a factor and is one round off; fedvlp weights by Beta densities.
+    * Beta average (Eq. 5): The paper's formula lacks a factor and is one round off; fedvlp takes the mean over rounds,
+      weighted by Beta densities.
     * Query loss (Eq. 7): The paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).
     * KL (Eq. 7): The paper prints a KL of scalars with the new one first; fedvlp takes KL(hat || new) of softmaxes over
       domains, as in distillation. The Q-prompt at the start of the client's round is hatV^Q.
     * Start of the Q-prompt: The paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
       "with the domain of" is fixed.
-    * Upload of the Q-prompt: The paper's cost includes it, but its text does not; see ``upload_query``.
+    * Upload of the Q-prompt: The paper's cost includes it, its text does not; ``upload_query: false`` follows the text.
     * Ensemble (Eq. 8): Each Z is normalised before mixing. The shares w_m count a negative cosine as 0.
     * Steps: The paper alternates between prompts; fedvlp trains all at once, because each loss reaches only one prompt.
       It reads "T = 1 iteration" as one pass.
-    * Known domains: The paper states no loss for Q; fedvlp trains Q by -log P(y, m | x), only without the ensemble.
+    * Known domains: The paper states no loss for Q in this case; fedvlp trains Q by -log P(y, m | x), and only without
+      the ensemble, which does not use Q.
     * Without the ensemble: Sec. 4.3.1 takes the D-prompt with the highest w_m; fedvlp lets Q choose it, as in Sec. 3.3.
 """
 
@@ -195,7 +197,8 @@ def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor,
     """Compute each domain's contrast of its handwritten prompt against the other domains' prompts (DiPrompT, Eq. 3).
 
     It is the mean over classes of -log e^p / (e^p + sum_i e^{n_i}). The cosine p compares the features of the learned
-    and the handwritten prompt. The cosines n_i compare with the other domains' features, which get no gradient.
+    and the handwritten prompt. The cosines n_i compare the learned prompt with the other domains' features, which get
+    no gradient.
 
     >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
     >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
@@ -219,7 +222,10 @@ def domain_terms(
     handwritten: Float[Tensor, "C M d"],
     scale: float,
 ) -> dict[str, Tensor]:
-    """Compute both terms of L_D from learned and handwritten Z_j^m; an image counts only in its domain m* (Eq. 3)."""
+    """Compute the two terms of L_D; an image counts only for the prompt of its domain m* (DiPrompT, Eq. 3).
+
+    `features` are Z_j^m under the domains' learned prompts, `handwritten` under the handwritten prompts.
+    """
     logits = given_domain(pair_logits(image_features, features, scale), domains)
     contrast = domain_contrast(features, handwritten)[domains].mean()
     return {"domain": F.cross_entropy(logits, labels), "contrast": contrast}
@@ -235,7 +241,8 @@ def query_terms(
 ) -> dict[str, Tensor]:
     """Compute -log sum_m P(y, m | x) and the two regularisers of the Q-prompt (DiPrompT, Eqs. 6, 7).
 
-    With the domain m of each image, the first term is -log P(y, m | x). `features` are Z_jm^Q, `before` hatZ_jm^Q.
+    If `domains` has the domain m of each image, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, and
+    `before` are the same features under the received Q-prompt.
     """
     logits = pair_logits(image_features, features, scale)
     logits_before = pair_logits(image_features, before, scale)
@@ -271,7 +278,10 @@ def ensemble_logits(
     global_features: Float[Tensor, "C d"] | None,
     scale: float,
 ) -> Float[Tensor, "B C"]:
-    """Compute the logits under sum_m w_m Z_j^m + Z_j^G (if any), each Z normalised before (DiPrompT, Eq. 8)."""
+    """Compute the logits under sum_m w_m Z_j^m + Z_j^G, each Z normalised before (DiPrompT, Eq. 8).
+
+    `global_features` are Z_j^G; without them, only the domains' prompts classify.
+    """
     with torch.autocast(image_features.device.type, enabled=False):
         weights = domain_weights(image_features, features)
         mixture = torch.einsum("bm,cmd->bcd", weights, F.normalize(features.float(), dim=-1))

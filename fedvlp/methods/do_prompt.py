@@ -12,11 +12,14 @@ a_kl(x) -> :meth:`DoPrompt.domain_weights`; lambda -> ``domain_weight``.
 Classification uses v(x) and needs no domain label.
 
 Deviations:
+    * Network: The paper trains an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
+      features, as fine-tuning does.
     * Adapter: The released code's adapter reads the class token before the head; fedvlp's reads the joint feature.
       Neither has a gradient. The adapter of fedvlp has one hidden layer with ReLU, four times as wide as the tower.
     * Optimizer: Rates and weight decays are as released, without decay of the tower's vectors or dropout.
     * Position: Like the released code, fedvlp puts prompts after the image's tokens, before CLIP's first norm.
-    * Batches: The paper draws equally from each domain; fedvlp draws from the pool of all domains.
+    * Batches: The paper draws equally from each domain; fedvlp draws from the pool of all, as in other centralised
+      runs.
 """
 
 from collections.abc import Mapping

@@ -19,7 +19,8 @@ Deviations:
       and S = C_th / B for clipped means of B images. One image can change such a mean by more, so fedvlp does not use
       this epsilon. After one SGD step, a client sends p_G - eta clip(g). The config's ``DPFedAvg``, with limit eta C_th
       and noise z eta C_th on the sum, is line 16 with sigma_G = z C_th / N. Its accountant covers only the shared
-      prompt, for all data of a client instead of one image. With other local steps, the server clips their result.
+      prompt, for all data of a client instead of one image. After more local steps, or with another optimizer, the
+      server clips their result.
     * Local noise: No accountant covers p_L's noise, because p_L never leaves its client; fedvlp draws it from the run's
       seed. It shows the cost of noise, but does not protect against anyone who knows the seed.
     * Text: Line 7 of the paper encodes each prompt; fedvlp encodes p_G + p_L, as Sec. 3.2 and the released code do.
@@ -52,7 +53,8 @@ class DPFPL(PersonalPromptLearner):
     Args:
         rank: Rank k of the factors, at most the prompt's length.
         clip_norm: Maximum norm C_th of the gradients of p_G, u and v, above 0.
-        local_noise_multiplier: Deviation of the noise on gradients of u and v, as a multiple of clip_norm, at least 0.
+        local_noise_multiplier: Standard deviation of the noise on the gradients of u and v as a multiple of clip_norm,
+            at least 0.
         options: Prompt length and evaluation of held-out domains, as in :class:`.PersonalPromptLearner`.
     """
 

@@ -12,10 +12,13 @@ G_l+ and G_l-, text features of label l under both prompts -> ``texts``; s, CLIP
         else -q_l^gamma- log(1 - q_l) with q_l = max(p_l - c, 0)
 
 Deviations:
-    * Regions: The released code projects a ResNet's regions by its attention pool; fedvlp a ViT's patches, as in PLOT.
-    * Logits: fedvlp computes the pairs' differences, and 0 for the negative class. The released code fixes s to 100.
+    * Regions: The released code projects a ResNet's regions by the value and output layers of its attention pool;
+      fedvlp projects a ViT's patches, as in PLOT.
+    * Logits: fedvlp computes only the difference of a pair's logits, which determines p_l, and gives the negative class
+      the logit 0. The released code fixes s to 100.
     * Loss: The released code sums over images and multiplies by a weight, 0.03 in its example; fedvlp averages over
-      images, about the same for 32. As in the released code, (1 - p)^gamma+ and q^gamma- get no gradient.
+      images, which is about the same for 32 images. The factors (1 - p)^gamma+ and q^gamma- get no gradient, as in the
+      released code.
 """
 
 import torch

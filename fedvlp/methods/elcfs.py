@@ -13,7 +13,8 @@ beta -> ``inner_rate``.
 Deviations:
     * Task: The paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
     * Bank: The paper shares all frequencies of all images; fedvlp shares only the frequencies that are mixed, of
-      ``spectra`` images, from a client's first round (:class:`.ClientStatistics`). An empty bank changes no images.
+      ``spectra`` images, collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client
+      takes both steps on its own images.
     * Draws: The released code draws a client first, takes lambda = 1, and mixes only the mean of each channel. In
       fedvlp, an image of the bank is drawn and, as in the paper, lambda for each image and step.
     * Gradient: Like the released code, fedvlp uses first-order MAML: theta' has derivative 1 with respect to theta.

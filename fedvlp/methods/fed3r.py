@@ -8,7 +8,8 @@ Symbols: x image feature, of length 1; e_y one-hot label; lambda -> ``ridge``; a
     w_c = W_c / |W_c| + alpha t_c, p = softmax(s <w_c, x>)   :meth:`Fed3R.classifier`
 
 Deviations:
-    * Features: The paper uses a network pretrained on images, with random features as an option; fedvlp uses CLIP's.
+    * Features: The paper uses a network pretrained on images, with random features as an option; fedvlp uses CLIP's
+      unit features, and adds zero-shot CLIP's classifier with weight alpha (see :mod:`.closed_form`).
     * Next stage: The paper fine-tunes from the solution; fedvlp stops after it.
 """
 

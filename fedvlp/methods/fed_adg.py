@@ -15,9 +15,12 @@ Deviations:
     * Source: fedvlp takes the losses, lambda_0 and y from the released script for PACS, because the paper was not
       available. The released script for VLCS has different losses and never updates its generator.
     * Steps: The released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G. In
-      a round's first epochs, it trains only by cross-entropy; fedvlp takes all steps at once, at one rate.
-    * Features: They have the same length as references, because only directions matter in CLIP. There is no ReLU.
-    * Projection R: The released script normalises it, but draws it again with norm 45; fedvlp trains it from norm 1.
+      a round's first epochs, it trains only by cross-entropy; fedvlp takes all steps at once, with one optimizer and
+      one rate.
+    * Features: Features and references have the same length, because only the direction of CLIP's features matters.
+      There is no ReLU.
+    * Projection R: The released script divides it by its norm, but then draws it again with a norm of 45; fedvlp starts
+      it with norm 1 and trains it.
     * Generator: The released code has 4,096 hidden units and 2,048 elements of z; fedvlp has 512 units, which match the
       0.52 M parameters that TRIP's authors count, and d elements. All clients start from the same weights.
     * Cross-entropy: The released code smooths labels by 0.01; fedvlp does not smooth them.
@@ -96,7 +99,12 @@ class FedADG(ImageTowerLearner):
 
 
 class Discriminator(nn.Module):
-    """Discriminator of reference features (towards 1) and image features (towards 0) of the same class."""
+    """Discriminator of reference features (towards 1) and image features (towards 0) of the same class.
+
+    Args:
+        width: Feature width d.
+        num_classes: Number of classes C.
+    """
 
     def __init__(self, width: int, num_classes: int) -> None:
         super().__init__()

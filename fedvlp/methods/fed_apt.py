@@ -14,10 +14,12 @@ Q adaptive network, d x M -> ``domain_classifier``; t temperature -> ``temperatu
 
 Deviations:
     * Keys: fedvlp draws them from a seed. Clients of one domain share a key, as in the released code.
-    * Domains: The paper trains on all test domains; fedvlp has keys and outputs of Q only for source domains.
+    * Domains: The paper trains on all test domains; fedvlp has keys and outputs of Q only for source domains, because
+      no client has images of a held-out domain.
     * Prompt length: The released code's default is 24; fedvlp uses L = 16, by which others count the method's cost.
     * Equal scores: The released code divides by 0; fedvlp gives all domains the same weight, as with one domain.
-    * Mixtures: fedvlp gives the weights no gradient, and encodes each distinct mixture of a batch once.
+    * Mixtures: fedvlp gives the weights no gradient, which training does not need. With t = 0.01 most weights are
+      one-hot, so it encodes each distinct mixture of a batch once.
     * Plain Trainer: Without domains, fedvlp trains under the mean of the keys and pulls Q to the uniform distribution.
 """
 

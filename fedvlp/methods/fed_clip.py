@@ -9,10 +9,13 @@ feature T of class c -> ``text_features`` [C, d]; s scale -> ``clip.logit_scale`
     p(c | x) = softmax_c(s cos(I*, t_c))                              :meth:`FedCLIP.forward`
     (l(S, [1..B]) + l(S^T, [1..B])) / 2, S_ij = s cos(I*_i, t_{y_j})  :func:`contrastive_loss`
 l is the cross-entropy. ``loss: cross_entropy`` uses -log p(y | x) instead, as many runs of FedCLIP do.
+    g <- sum_k |S_k| g_k / sum_k |S_k|                                :class:`.FedAvg`
 
 Deviations:
-    * Loss: The paper's loss also pushes images away from texts of their class; fedvlp offers ``cross_entropy``, too.
-    * Texts: The released code keeps the folder's name in "a picture of a <class>"; fedvlp replaces `_` by a space.
+    * Loss: The paper's loss pushes an image away from all other texts of its batch, even of its own class; fedvlp uses
+      it by default, and offers ``cross_entropy``, which does not.
+    * Texts: The released code keeps the folder's name in "a picture of a <class>"; fedvlp replaces `_` by a space, as
+      for all methods.
 """
 
 from typing import Literal
@@ -34,8 +37,10 @@ class FedCLIP(PromptLearner):
     """An adapter of the image feature, shared by all clients; the text features remain zero-shot CLIP's.
 
     Args:
-        loss: The paper's ``contrastive`` loss in a batch, or ``cross_entropy``, which also supports several labels.
-        optimizer: Factory of the local optimizer; only the method's config can set the released second beta of 0.98.
+        loss: The paper's ``contrastive`` loss between the images and texts of a batch, or ``cross_entropy``, which
+            also supports several labels per image.
+        optimizer: Factory of the optimizer for local training. The method's config sets the released code's second beta
+            of 0.98, because the command line can read only single numbers from a default.
     """
 
     supports_several_labels = True

@@ -9,12 +9,15 @@ images; gamma -> ``shrinkage``; alpha -> ``text_weight``.
     G = sum_c (n_c - 1) (S_c + gamma I) + N m m^T                     :func:`estimated_gram`
     W = G^-1 B, B_c = n_c m_c
     w_c = W_c / |W_c| + alpha t_c, p = softmax(s <w_c, x>)            :meth:`FedCOF.classifier`
-S_c is unbiased if a class's images are divided at random among clients. The server must see all clients' class means.
+S_c is unbiased if the images of a class are divided at random among clients. It depends on the partition, and the
+server must see each client's class means.
 
 Deviations:
     * Classes that only one client has: The released code draws around the client's mean in its fine-tuning script, and
       takes S_c = 0 in its one-shot script; fedvlp takes 0.
-    * Shrinkage: The released gamma is 1 or 0.1, for longer features; fedvlp's 0.003 was chosen on source validation.
+    * Shrinkage: The released code uses gamma 1 or 0.1, for features that are not normalised; fedvlp uses 0.003 for unit
+      features, chosen on source validation.
+    * Text: The paper has no text features; fedvlp adds them with weight alpha, as in :mod:`.closed_form`.
 """
 
 import torch

@@ -18,7 +18,8 @@ Deviations:
       fedvlp, they train the prompts, as the abstract requires, and the networks learn only from images.
     * Local prompt: The released code takes two steps with accumulated gradients, so P^l gets the gradient of L_cls
       twice. In fedvlp's single step, P^l gets the gradient of its own loss.
-    * Factor: The released code multiplies P^l by a batch's mean feature, so classes depend on batches; fedvlp does not.
+    * Factor: The released code multiplies P^l by the mean image feature of a batch; fedvlp does not, because an image's
+      class would depend on its batch.
     * Frames: They come from fixed seeds, so that server and clients agree. E_M has only the source domains.
     * Domain of L_da: The released clients have one domain each; fedvlp uses the shares of the domains in a batch.
 """
@@ -49,7 +50,8 @@ class FedDEAP(PromptLearner):
         semantic_weight: Weight lambda of the loss that aligns shared prompts with the classes' directions, at least 0.
         domain_weight: Weight sigma of the loss that aligns personal prompts with the domain's direction, at least 0.
         prompt_length: Number of learned vectors L of a prompt; two prompts precede the class name.
-        held_out_evaluation: Classifier for held-out domains: ``shared`` prompts, or clients' ``mean`` probabilities.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` prompts, or the ``mean`` of the
+            probabilities under all clients' prompts.
     """
 
     personal = ("local_prompt",)
@@ -135,7 +137,11 @@ def frame_loss(mapped: Float[Tensor, "B d"], frame: Float[Tensor, "n d"], target
 
 
 def equiangular_frame(count: int, width: int, seed: int) -> Float[Tensor, "n d"]:
-    """Compute n unit vectors with pairwise inner products -1 / (n - 1); raise UserError if n is above the width."""
+    """Compute n unit vectors with pairwise inner products of -1 / (n - 1).
+
+    Raises:
+        UserError: If there are more vectors than dimensions.
+    """
     if count > width:
         raise UserError(f"Expected at most {width} classes or domains, the width of the features; got {count}.")
     generator = torch.Generator().manual_seed(seed)

@@ -61,7 +61,8 @@ class FedDPT(PromptLearner):
         temperature: Temperature tau_d of the weights over domains, above 0.
         text_momentum: Momentum alpha, in [0, 1), of a client's copies of other domains' text prompts, which follow the
             server's prompts. With 0, they are replaced at once. With null, every client trains all text prompts.
-        visual_momentum: The same for image tokens; with null, every client trains all, and the server averages them.
+        visual_momentum: Momentum of the image tokens; each is then trained only by its own domain. With null, every
+            client trains all image tokens, and the server averages them.
         components: Prompts in use. ``domain`` has one text prompt and one image token per domain. ``agnostic`` has one
             unmixed text prompt and the image tokens. ``text`` has only the text prompt. ``visual`` has only the image
             tokens, and classifies with the template "a photo of a".

@@ -13,7 +13,8 @@ N images; alpha -> ``text_weight``; s logit scale.
 
 Deviations:
     * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d. They weight them by a number chosen on
-      each data set's validation images. fedvlp does not scale them; its text weight was chosen on source validation.
+      each data set's validation images. fedvlp does not scale them, and uses a fixed weight of the text
+      part, chosen on source validation.
     * Prior: Like Wang et al., fedvlp takes all classes as equally likely.
 """
 

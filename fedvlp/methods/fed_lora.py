@@ -14,10 +14,12 @@ t_c, "a photo of a [class c].".
         largest rank; client k gets its r_k largest parts  :meth:`FedLoRA.start_client`
 
 Deviations:
-    * Average: LoRA's papers do not average; fedvlp averages A and B separately, because the mean B A exceeds rank r.
+    * Average: LoRA's papers do not average; fedvlp averages A and B separately, because the mean of the clients' B A
+      would not have rank r.
     * Ranks: HLoRA's server keeps the whole mean; fedvlp's keeps the largest rank. Factors are padded with zeros, so all
       clients send as much as the client of the largest rank. All ranks have the same scale, alpha / (largest rank).
-    * Held-out domains: With ``share: B``, all clients' probabilities are averaged; without A, it is zero-shot CLIP.
+    * Held-out domains: With ``share: B``, the probabilities of all clients are averaged, because without A the method
+      is zero-shot CLIP.
     * Dropout: CLIP-LoRA uses 0.25 before A; fedvlp uses none, because it adds the low-rank updates to the weights.
     * Scale: CLIP-LoRA's code uses alpha / sqrt(r); fedvlp uses alpha / r, as LoRA does. At rank 2, ``alpha: 1.4142``
       gives CLIP-LoRA's scale for alpha = 1.
@@ -123,7 +125,10 @@ class FedLoRA(PromptLearner):
 
 @dataclass(frozen=True)
 class ProductMean(Strategy):
-    """Mean of the clients' B A by training images, cut to the factors' rank by its SVD U S V^T: B = U S and A = V^T."""
+    """Mean of the clients' products B A, weighted by training images and cut to the rank of the factors by its SVD.
+
+    The SVD U S V^T gives B = U S and A = V^T, with the largest singular values first.
+    """
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Replace the factors of both towers."""
@@ -161,7 +166,10 @@ class LowRankUpdates(nn.Module):
 
 
 class AdaptedCLIP(nn.Module):
-    """Runner of CLIP's towers with maps that are replaced only during a call; it has no parameters of its own."""
+    """Runner of CLIP's towers with updated maps; it has no parameters of its own.
+
+    The maps' weights are replaced only during a call (``torch.func.functional_call``).
+    """
 
     def __init__(self, clip: CLIP) -> None:
         super().__init__()

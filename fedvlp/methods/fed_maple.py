@@ -7,8 +7,13 @@ Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``cou
     visual prompts F_j(P_j), with F_j linear from D to W       Section 3.2.3; :meth:`FedMaPLe.deep_prompts`
     p(c | x) = softmax_c(cos(w_c, f(x)) / tau)                 Section 3.1; :meth:`FedMaPLe.forward`
 
+A prompt shorter than ``init_words`` replaces the first words, and the other words remain before the class name, as in
+the released code: "[v1][v2] of a dog." with L = 2.
+
 Deviations:
-    * Maps: The released code starts all F_j but the first from one map; fedvlp draws each separately, with biases of 0.
+    * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
+    * Maps: The released code starts all F_j but the first from copies of one map; fedvlp starts each from its own
+      values, with biases of 0.
 """
 
 from jaxtyping import Float
@@ -27,7 +32,7 @@ class FedMaPLe(PromptLearner):
 
     Args:
         prompt_length: Number of learned vectors L in each block's prompt.
-        depth: Number of both towers' first blocks with own prompts; if null, the paper's 9, or all of a smaller CLIP.
+        depth: Number of first blocks with own prompts in both towers; if null, the paper's 9, or all of a smaller CLIP.
         init_words: Initial words of the first block's prompt; random vectors if null.
     """
 

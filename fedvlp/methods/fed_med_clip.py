@@ -18,10 +18,12 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
 Deviations:
     * Thresholds: The paper does not state how kappa learns. In the released code, its gradient is non-zero only if |u -
       kappa| > 1, and u starts near 0.02, so the masks stay open. In fedvlp, the gradient passes if |u - kappa| <= 1.
-    * Closed layers: The released code resets kappa to 0 if at most 1 % of outputs are left; in fedvlp, they can reopen.
+    * Closed layers: The released code resets kappa to 0 if at most 1 % of a layer's outputs are left; fedvlp does not,
+      because learned thresholds can open again.
     * Weights of the divergences: The released code uses 1/2 for both. A commented-out line has w / 2 and (1 - w) / 2
       with the mean of each image's w. In fedvlp, they are w and 1 - w, with w from the batch's mean entropies.
-    * Entropies: The released code applies another softmax to probabilities before the logarithm; fedvlp does not.
+    * Entropies: The released code applies a softmax to probabilities before their logarithm; fedvlp does not, because
+      they are already normalised.
     * Learning rates: The released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.
     * Compression: The paper sends compressed half-precision values; fedvlp sends parameters uncompressed.
     * Batches of one image: The released code skips them; fedvlp normalises them as in evaluation.
@@ -53,8 +55,10 @@ class FedMedCLIP(PromptLearner):
         similarity_weight: Weight lambda of the mutual distillation between adapter and classifier, at least 0.
         temperature: Temperature T of a class's softmax over a batch's images, above 0.
         classifier_lr: Learning rate of the classifier; the optimizer's own rate applies only to the adapter.
-        held_out_evaluation: Classifier for held-out domains: ``shared`` adapter, or clients' ``mean`` probabilities.
-        optimizer: Factory of the local optimizer; only the method's config can set the released second beta of 0.98.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` adapter, or the ``mean`` of the
+            probabilities under all clients' classifiers.
+        optimizer: Factory of the optimizer for local training. The method's config sets the released code's second beta
+            of 0.98, because the command line can read only single numbers from a default.
     """
 
     personal = ("classifier",)
@@ -174,7 +178,10 @@ def classifier_share(adapter: Float[Tensor, "*batch"], classifier: Float[Tensor,
 def similarity_loss(
     classifier: Float[Tensor, "B C"], adapter: Float[Tensor, "B C"], share: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """Compute L_sim of classifier scores and adapter cosines, divided by T, with the classifier's share w."""
+    """Compute L_sim, in which the more certain model is the stronger teacher.
+
+    The classifier's scores and the adapter's cosines are divided by T; ``share`` is the classifier's weight w.
+    """
     log_p = classifier.log_softmax(0)
     log_q = adapter.log_softmax(0)
     each = share * log_p.exp() * (log_p - log_q) + (1 - share) * log_q.exp() * (log_q - log_p)

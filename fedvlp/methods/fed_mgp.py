@@ -20,7 +20,8 @@ Deviations:
       groups similar. fedvlp maximises D; a negative lambda gives the released loss.
     * First round: The released code draws groups uniformly; fedvlp compares them with the server's initial prompts.
     * Towers: The paper pairs text and image prompts; like the released code, fedvlp draws them separately.
-    * Absent clients: The released code keeps the averages of a client's last round; fedvlp sends the newest averages.
+    * Absent clients: In the released code, a client gets the averages of its last round; in fedvlp, it gets the newest
+      averages when it trains again or is evaluated.
     * Held-out domains: The paper has none; in fedvlp, the global prompts classify as s groups.
 """
 
@@ -55,7 +56,8 @@ class FedMGP(PromptLearner):
         init_words: Initial words of the text prompts, to which small noise is added.
         diversity_weight: Weight lambda of the distance between groups; negative to make groups similar.
         temperature: Temperature rho of the draws; if low, the groups nearest to the global prompts are sent.
-        held_out_evaluation: Classifier for held-out domains: ``shared`` prompts, or clients' ``mean`` probabilities.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` global prompts, or the ``mean`` of the
+            probabilities under all clients' groups.
     """
 
     needs_images = True  # visual prompts change the image tower

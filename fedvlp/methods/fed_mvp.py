@@ -8,10 +8,11 @@ Symbols: E patches of an image -> ``patches``; A, C x M x d, features of M attri
     P(A', E) = FFN(CrossAttention(E W_Q, A' W_K, A' W_V)), A' = Linear(A)      :class:`.PromptFormer`
     logits_c = mean_m cos(f(x; P), a_cm) / tau                                 :meth:`FedMVP.forward`
     L = cross-entropy + alpha (1 - cos(f(x; P), f_0(x))), means over images    :meth:`FedMVP.losses`
+    theta <- sum_k |S_k| theta_k / sum_k |S_k|                                 :class:`.FedAvg`
 theta does not depend on the classes, so it can be loaded into a module with different classes.
 
 Deviations:
-    * Attributes: The paper gets ten per class from a language model; fedvlp uses ``attributes``, or CLIP's templates.
+    * Attributes: The paper gets ten per class from a language model; fedvlp uses ``attributes``, or ten CLIP templates.
     * Texts: The released code puts the image's domain in place of "photo", also in tests, and cuts texts after 77
       letters. A test image's domain is unknown, so fedvlp uses "a photo of a [class], [attribute].".
     * Patches: The released code reads them before CLIP's first layer norm (``ln_pre``), which it then applies to
@@ -107,7 +108,10 @@ class FedMVP(PromptLearner):
 
 
 class PromptFormer(nn.Module):
-    """Network that computes an image's prompts: patches attend to attributes, then an MLP and means over L parts."""
+    """Network that computes prompts for each image: its patches attend to all classes' attributes, then an MLP follows.
+
+    Each of the L prompts is the mean over a part of the patches.
+    """
 
     def __init__(self, width: int, text_width: int, heads: int, prompt_length: int) -> None:
         super().__init__()
@@ -137,7 +141,10 @@ class PromptFormer(nn.Module):
 def attribute_features(
     clip: CLIP, class_names: Sequence[str], attributes: Attributes | None, templates: int
 ) -> Float[Tensor, "C M d"]:
-    """Compute unit features of "a photo of a [class], [attribute].", or without attributes of CLIP's templates."""
+    """Compute unit features of "a photo of a [class], [attribute]." for each attribute of each class.
+
+    Without attributes, use the given number of CLIP's templates instead.
+    """
     if attributes is None:
         chosen = choose_templates(templates, clip.spec.templates)
         return torch.stack([zero_shot_text_features(clip, class_names, [each]) for each in chosen], dim=1)

@@ -8,7 +8,9 @@ Symbols: x image feature, t_c text feature of class c, unit vectors; n_c images 
     p(c | x) = softmax_c(s <w_c, x>)                            :meth:`.ClosedForm.forward`
 
 Deviations:
-    * Next stage: The paper fine-tunes from the class means; for this, use ``LinearProbe`` with ``start: class_means``.
+    * Text: The paper has no text features; fedvlp adds them with weight alpha, as in :mod:`.closed_form`.
+    * Next stage: The paper fine-tunes the network from the class means; fedvlp stops after them. ``LinearProbe`` with
+      ``start: class_means`` continues to train the classifier.
 """
 
 import torch.nn.functional as F

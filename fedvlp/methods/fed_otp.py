@@ -8,12 +8,13 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     T = argmin <C, T> + lambda <T, log T>,                           :func:`.transport_plan`
         over T >= 0 with sum_n T_nm <= 1 / M and sum_m T_nm = gamma / N
     p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`.PromptLearner.training_step`
+    p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
 Deviations:
     * Held-out domains: fedvlp assigns the whole mass gamma to p_g, because such a domain has no client and so no p_l.
     * Iterations: The released code stops when the mean change over a batch is below 0.001; fedvlp runs all iterations,
       because an image's class would otherwise depend on its batch.
-    * Values: The released default of lambda is 0.1, but its scripts use 0.01; fedvlp uses 0.1, and their gamma of 0.8.
+    * Values: The released default lambda is 0.1, the scripts' is 0.01; fedvlp uses 0.1, and the scripts' gamma of 0.8.
     * Towers: The released code rewrites ResNets' attention pool to get patches in the joint space; fedvlp needs a ViT.
 """
 

@@ -9,6 +9,7 @@ z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i fe
     L_con = -log(e^(cos(z_G, z_C) / tau) / (e^(cos(z_G, z_C) / tau) + e^(cos(z_G, z_i) / tau)))
                                                                                   :meth:`FedPGP.contrast`
     L = L_ce under p_i + mu L_con                                                 :meth:`FedPGP.losses`
+    p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; U_i and V_i stay                      :class:`.FedAvg`
 
 Deviations:
     * z_C: The released code has the letter X in place of words; fedvlp uses a handwritten prompt, as the paper does.

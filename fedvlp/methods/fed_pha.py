@@ -11,6 +11,7 @@ and ``target``, under p_k, p_G and p_k'; V_1, the main directions of p_G -> the 
     L_pull = mean over classes and elements of (t(p_k) - t(p_k'))^2      :meth:`FedPHA.losses`
     L_push = mean over classes of max(0, alpha - |t(p_k) - t(p_G)|)      :meth:`FedPHA.losses`
     L = L_ce under p_k + L_ce under p_G + L_pull + L_push                :meth:`FedPHA.losses`
+    p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
 
 Deviations:
     * Projection: The released code's decomposition has only L directions, so p_k' keeps only the part of p_k along the
@@ -42,7 +43,8 @@ class FedPHA(PersonalPromptLearner):
     """A shared prompt and a personal prompt per client; only the personal prompt classifies the client's images.
 
     Args:
-        null_share: Share rho of p_G's L directions that are not main, in [0, 1]; int((1 - rho) L) directions are main.
+        null_share: Share rho of the global prompt's L directions that are not main directions, in [0, 1]. The number of
+            main directions, (1 - rho) L, is truncated.
         projection: Directions kept in p_k': the ``complement`` of the main directions, or only the ``minor`` directions
             of the global prompt, as in the released code.
         margin: Distance alpha, at least 0, beyond which a class's two text features (at most 2 apart) are not pushed.

@@ -8,16 +8,20 @@ share -> ``null_share``; the other k directions, k x W -> ``used``.
     p(c | x) = softmax_c(cos(w_c, f(x; P)) / tau), cross-entropy    :meth:`FedPR.forward`
     P^T P = V S V^T, block by block                                 :func:`used_directions`
     P_k <- P_k + u V_0 V_0^T of each step u of the optimizer        :meth:`FedPR.on_train_batch_end`
+    P <- sum_k |S_k| P_k / sum_k |S_k|                              :class:`.FedAvg`
 As in the released code, only the last global prompts enter P^T P, and steps are not projected in the first round, in
 which these prompts are untrained. Each client computes V_0 from the downloaded prompts, so V_0 is not sent.
 
 Deviations:
     * Directions: The released code removes a fifth of the directions. At most L singular values of P^T P are above
-      zero, so the solver chooses the others arbitrarily; fedvlp removes at most the L directions that P uses.
+      zero, so the solver chooses the other directions arbitrarily. Therefore, fedvlp removes at most the L directions
+      that P uses.
     * Scale: The released code divides V_0 V_0^T by its Frobenius norm, sqrt(0.8 W) = 24.8 with ViT-B/16. Instead,
       fedvlp divides the learning rate, 0.1 / 24.8 = 0.004, also in the first round.
-    * Prompts: The released code draws 20 per block from U[0, 1]; fedvlp draws 8, as in PLAN's tables, from N(0, 0.02).
-    * Task: The paper reconstructs images in 50 rounds of 10 epochs; fedvlp classifies, with PLAN's rounds and batches.
+    * Prompts: The released code has 20 per block and draws them uniformly from [0, 1]; fedvlp has 8, as counted in
+      PLAN's tables, and draws them from N(0, 0.02).
+    * Task: The paper reconstructs images in 50 rounds of 10 epochs; fedvlp classifies, with the rounds and batches of
+      PLAN.
 """
 
 from typing import Any
@@ -99,7 +103,8 @@ class FedPR(PromptLearner):
 def used_directions(prompts: Float[Tensor, "J L W"], null_share: float) -> Float[Tensor, "J k W"]:
     """Compute the directions of the largest singular values of each block's P^T P, orthonormal.
 
-    V_0 keeps a share of the W directions, at least W - L. As in the released code, the number of others is truncated.
+    V_0 keeps a share of the W directions, at least W - L of them. The number of the other directions is truncated, as
+    in the released code.
 
     >>> used_directions(torch.tensor([[[0.0, 3.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]]), null_share=0.75).abs().tolist()
     [[[0.0, 1.0, 0.0, 0.0]]]

@@ -12,7 +12,8 @@ and g0, f0 without; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; m
     g0 from the mean over templates                             Section 3.2.3; :class:`.ZeroShotClassifier`
 
 Deviations:
-    * Average over time: The paper averages over epochs; fedvlp over rounds, and clients continue from newest prompts.
+    * Average over time: The paper averages prompts over epochs; fedvlp averages the deployed prompts over rounds, and
+      clients continue from the newest prompts.
     * Distances: Like the released code, fedvlp averages distances over elements and the KL over images and classes,
       because the weights 25 and 10 were chosen for these means.
 """
@@ -43,7 +44,7 @@ class FedPromptSRC(IVLP):
         image_weight: Weight lambda_2 of the distance between image features, at least 0.
         templates: Number of CLIP's templates averaged for the text features without prompts, in [1, 80].
         prompt_length: Number of learned vectors L in each block's prompt.
-        depth: Number of both towers' first blocks with own prompts; if null, the paper's 9, or all of a smaller CLIP.
+        depth: Number of first blocks with own prompts in both towers; if null, the paper's 9, or all of a smaller CLIP.
         init_words: Initial words of the first block's text prompt; random vectors if null.
         gaussian_mean: Round mu with the largest weight in the deployed prompts; if null, only the last round counts.
         gaussian_std: Standard deviation sigma of these weights, in rounds.

@@ -8,13 +8,16 @@ H(z) entropy of softmax(z); alpha -> ``residual_weight``.
     h = (H(z) + H(z_G)) / 2, H(z / T) = H(z_G / T_G) = h, per image       :func:`matched_temperatures`
     L_ce(z_G), L_kl = KL(softmax(z / T) || softmax(z_G / T_G))            phase "global"
     p_G moves by G_ce, without the part that opposes G_kl                 :func:`.aligned_gradient`
+    p_G <- sum_k |S_k| p_G,k / sum_k |S_k|                                :class:`.FedAvg`
     alpha L_ce(z_L) + (1 - alpha) L_ce(z_G + z_L) of p_L, p_G is frozen   phase "residual"; p_L stays
     p(c | x) = softmax_c(z_G + z_L)                                       :meth:`FedPuReL.forward`
 
 Deviations:
     * Optimizer: The released code trains p_L by SGD without momentum or weight decay; fedvlp has one optimizer for
       both prompts. The released rate follows a cosine in each round; in fedvlp, it is constant.
-    * Clients: In the released code, all clients train first, then 40 %; fedvlp has one ``trainer.clients.cohort_size``.
+    * Clients: In the released code, all clients train in the first round and 40 % in each other round; in fedvlp,
+      ``trainer.clients.cohort_size`` has one value for all rounds.
+    * Held-out domains: fedvlp classifies their images by p_G, because such a domain has no client and so no p_L.
     * Others: The released code also trains LoRA or an adapter in this way; fedvlp has only its default, prompts.
 """
 

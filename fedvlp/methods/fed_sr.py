@@ -14,8 +14,10 @@ Deviations:
     * Standard deviation: In the released code, one new layer computes mu and sigma; fedvlp computes sigma as a softplus
       of a linear map of CLIP's feature mu. It starts at 0.02, so training starts from zero-shot CLIP.
     * Norm: The paper and a benchmark square the length in l_L2R; the released code and fedvlp do not.
-    * Class Gaussians: In the released code, clients keep them and scale z first; fedvlp averages them, as in the paper.
-    * Evaluation: The released code averages the probabilities of several draws; fedvlp classifies by mu.
+    * Class Gaussians: Clients of the released code keep their Gaussians and scale z before the comparison; fedvlp
+      averages them like all other parameters, so that clients share them, as the paper requires.
+    * Evaluation: The released code averages the probabilities of several draws; fedvlp classifies by mu, so that a
+      prediction does not depend on draws.
 """
 
 from typing import Any

@@ -7,7 +7,8 @@ W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network``; v_
     v = f_theta(T) = h(CrossAttention(Q, T W_K, T W_V))    Sec. 3; :meth:`PromptNetwork.forward`
     p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)          Sec. 3; :meth:`FedTPG.forward`, cross-entropy
     theta <- mean over clients of theta_k                  Sec. 3; :class:`.FedAvg`, by training images
-theta does not depend on the classes, so other classes can use it. With several labels, T contains the negative class.
+theta does not depend on the classes, so it can be loaded into a module with different classes. With several labels, T
+contains the negative class.
 
 Deviations:
     * Classes: The paper's clients generate prompts from their own classes; fedvlp's clients all use the same classes.

@@ -16,7 +16,8 @@ Deviations:
       code; fedvlp trains the image tower by cross-entropy, with the text features of "a photo of a [class]." as the
       classifier. ``towers: both`` trains all parameters.
     * Optimizer: The papers state none; fedvlp uses AdamW with a small rate that decreases from the top layer to the
-      bottom (``layer_decay``) and no weight decay for vectors. At larger rates, CLIP forgets its pretraining (card).
+      bottom (``layer_decay``) and no weight decay for vectors. At larger rates, CLIP forgets its pretraining (figures
+      in the card).
     * Logit scale: CLIP's training limits it to 100; fedvlp trains it only with ``towers: both``, without a limit.
 """
 
@@ -71,7 +72,10 @@ class FineTuning(ImageTowerLearner):
 
 
 class TextClassifier(nn.Module):
-    """Text features of "a photo of a {}." by a trained float32 copy of CLIP's text tower, the module ``language``."""
+    """Text features of the classes in "a photo of a {}.", computed by a trained float32 copy of CLIP's text tower.
+
+    Its parameters are named ``language.<open_clip's name>``.
+    """
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()

@@ -15,10 +15,14 @@ tau -> ``temperature``; lambda -> ``domain_weight``, ``task_weight``, ``class_we
 Classification needs no domain label.
 
 Deviations:
+    * Network: The paper trains an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
+      features, as fine-tuning does.
     * Feature map: The released code takes a ResNet-50's; fedvlp takes the patches after the last block of the frozen
       CLIP. The released G_t averages a 1 x 1 convolution over the map, which equals a linear layer of the average.
-    * M: The released code has three versions; fedvlp takes the "simple" one, one linear layer for prompts and blocks.
-    * Contrast: The released code counts an image without a partner in P, with numerator 1e-7; fedvlp omits it.
+    * M: The released code has three versions; fedvlp takes the "simple" one, a single linear layer for both prompts and
+      all blocks.
+    * Contrast: The released code counts an image without a partner in P, with 1e-7 as the numerator; fedvlp omits such
+      images from the mean.
     * Values: The released weights are 0, and the paper's were searched; fedvlp uses weights 0.1, tau 1 and no dropout.
     * Position and batches: Prompts pass CLIP's first normalisation; batches come from the pool of all domains.
 """

@@ -80,10 +80,12 @@ class ImageTowerLearner(PromptLearner):
         self.image_statistics = ("statistics.clients",)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Compute the trained tower's joint features f(x), not normalised, from preprocessed pixels.
+        """Compute the trained tower's joint features f(x), not normalised.
 
-        `between[j]` changes the output of stage j + 1. A ViT's stage is a block with tokens [B, P, W]. ResNets and
-        ConvNeXts have four stages with feature maps [B, channels, height, width].
+        Args:
+            images: Pixels preprocessed by CLIP's transform.
+            between: `between[j]` changes the output of stage j + 1. A ViT's stage is a block with tokens [B, P, W].
+                ResNets and ConvNeXts have four stages with feature maps [B, channels, height, width].
         """
         return self.image_tower.features(images, between)
 
@@ -260,8 +262,11 @@ def prompted_features(
 ) -> Float[Tensor, "B d"]:
     """Compute joint features, not normalised, of `[image tokens][prompt]`, differentiable in every input.
 
-    The first prompt is inserted before `ln_pre`, without positions. Each other prompt replaces the prompt tokens before
-    its block. Later blocks keep the tokens of the block before.
+    Args:
+        tower: Image tower; its weights may be trained.
+        images: Pixels preprocessed by CLIP's transform.
+        prompts: Prompts of the first blocks. The first is inserted before `ln_pre`, without positions. Each other
+            prompt replaces the prompt tokens before its block. Later blocks keep the tokens of the block before.
     """
     hidden = run_before_last_block(tower, images, prompts)  # [B, P + L, W]
     hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)

@@ -12,6 +12,7 @@ CLIP. With prompts in only one tower, it is the study's LPT or VPT, which are Pr
 Deviations:
     * Average: The released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
       sends only prompts, in single precision. The average would otherwise round the frozen CLIP in each round.
+    * Long prompts: If a prompt is longer than the words, the released code drops them; fedvlp appends random vectors.
 """
 
 from jaxtyping import Float
@@ -30,7 +31,7 @@ class IVLP(PromptLearner):
 
     Args:
         prompt_length: Number of learned vectors L in each block's prompt, equal in both towers.
-        depth: Number J of both towers' first blocks with own prompts; if null, 9, or all blocks of a smaller CLIP.
+        depth: Number J of first blocks with own prompts, in both towers; if null, 9, or all blocks of a smaller CLIP.
         init_words: Initial words of the first block's text prompt; random vectors if null.
     """
 

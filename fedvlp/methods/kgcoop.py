@@ -10,7 +10,8 @@ With several labels, L_ce is PromptFL's, and N_c also counts the negative class.
 
 Deviations:
     * Distance: The paper does not state whether features in L_kg are normalised; the released code takes the mean of
-      1 - cos; fedvlp normalises them. Its distance is twice the released one, so 8 is a ``distance_weight`` of 4.
+      1 - cos; fedvlp normalises them, as in the classifier. Its distance is twice the released one, so the released
+      weight 8 is a ``distance_weight`` of 4.
 """
 
 import torch.nn.functional as F

@@ -8,8 +8,10 @@ Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale.
     start from class means, in the first round: W_c = m_c / |m_c| from sums over all clients; :class:`MeansFirst`
 
 Deviations:
-    * Optimizer: CLIP's paper fits by L-BFGS on all images, which no site has; fedvlp takes SGD steps on each client.
-    * Class means: With ``start: class_means``, the first round computes them without steps; it sends as much as others.
+    * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes SGD steps on each client, because no site has
+      all images.
+    * Class means: With ``start: class_means``, fedvlp computes them in the first round and takes no steps in it. This
+      round sends as much as any other.
 """
 
 from collections.abc import Sequence
@@ -104,7 +106,7 @@ class LinearProbe(PromptLearner):
 class MeansFirst(Wrapper):
     """Wrapper that normalises each row of ``weight`` after the first round, in which clients send class sums.
 
-    Text features ``texts`` [C, d] replace the means of classes without images.
+    ``inner`` averages the uploads. The text features ``texts`` [C, d] replace the means of classes without images.
     """
 
     texts: Tensor

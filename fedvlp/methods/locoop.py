@@ -12,7 +12,8 @@ K -> ``top_k``; lambda -> ``entropy_weight``.
 Deviations:
     * Patches: The released code takes a patch's value vectors of the last block instead of its attention; fedvlp takes
       the block's usual output, through the last norm and the projection, as in PLOT and FedOTP.
-    * K: The paper's 200 is for ImageNet's 1,000 classes; by default, fedvlp takes a fifth of the classes.
+    * K: The paper's 200 is for ImageNet's 1,000 classes, and the authors ask to choose it for other data; by default,
+      fedvlp takes a fifth of the classes.
     * Entropy: The released code adds 1e-5 to probabilities before the logarithm; fedvlp does not.
 """
 

@@ -9,6 +9,7 @@ photo of a [class c].".
     A_j^o(z) = W_ju^o delta(W_js delta(W_jd^o ln(z)))                    :meth:`PFedMMA.adapt`
     z <- block_j^o(z) + alpha A_j^o(z), in the last blocks               :meth:`PFedMMA.branches`
     p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)                        :meth:`PFedMMA.forward`
+    W_js <- sum_k |S_k| W_js,k / sum_k |S_k|; W_jd and W_ju stay         :class:`.FedAvg`
 
 Deviations:
     * Adapter: The paper's adapter reads z, and delta is "such as GELU"; fedvlp's, like the released code's, reads
@@ -17,9 +18,12 @@ Deviations:
       of 0.001 / alpha and a decay of 5e-4 alpha, the SGD steps of fedvlp are the same.
     * Rounds: The released README names base2new.sh (100 rounds of one local epoch, batches of 32) and DomainNet.sh (50,
       1, 32). From base2new-2.sh, fedvlp takes 50 rounds of two local epochs with batches of 16.
-    * Depth: In the tower with more blocks, the released code counts adapters from the first; fedvlp from the last.
-    * Evaluation: The released code uses the first client's text features of the first round; fedvlp each client's own.
-    * Held-out domains: All clients' probabilities are averaged; without personal maps, it is zero-shot CLIP.
+    * Depth: In a tower with more blocks than the other, the released code counts blocks with adapters from the first;
+      fedvlp counts them from the last.
+    * Evaluation: The released code measures every client with the text features of the first client's first round;
+      fedvlp uses the client's own.
+    * Held-out domains: The probabilities of all clients are averaged, because without personal maps the method is
+      zero-shot CLIP.
     * Cohort: In the released code, all clients take part in the first round; in fedvlp, only the cohort does.
 """
 
@@ -51,7 +55,8 @@ class PFedMMA(PromptLearner):
     Args:
         rank: Number r of hidden units.
         alpha: Factor on an adapter's output; 0 gives zero-shot CLIP. Halving alpha requires doubling the rate of SGD.
-        depth: Number of both towers' last blocks with adapters; if null, the released 8, or all of a smaller CLIP.
+        depth: Number of last blocks with adapters, in both towers; if null, the released code's 8, or all blocks of a
+            smaller CLIP.
     """
 
     needs_images = True  # adapters change the image tower
@@ -86,7 +91,10 @@ class PFedMMA(PromptLearner):
     def adapt(
         self, tower: str, block: int, tokens: Float[Tensor, "sequences tokens width"]
     ) -> Float[Tensor, "sequences tokens width"]:
-        """Compute alpha A_j of the normalised tokens of the ``text`` or ``image`` tower; j counts adapters from 0."""
+        """Compute alpha A_j of normalised tokens, the input of the block's attention.
+
+        ``tower`` is ``text`` or ``image``, and ``block`` the index among the blocks with adapters, from 0.
+        """
         hidden = F.relu(self.down[tower](tokens, block))
         hidden = F.relu(self.shared(hidden, block))
         added: Tensor = self.up[tower](hidden, block)

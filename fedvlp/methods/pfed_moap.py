@@ -16,10 +16,12 @@ after its first upload. A plain Trainer has only the prompt that it starts from.
 
 Deviations:
     * Experts: The released script sends random ones; fedvlp sends the nearest, as the paper does. The code also removes
-      the client from a list of prompts but indexes this list by client number, so a client can get a wrong prompt.
+      the client from a list of prompts but indexes that list by client number, so a client can get the wrong prompt or
+      its own.
     * Order: The released code trains clients one after another, and sends later clients the new prompts of earlier
       clients; fedvlp sends prompts of earlier rounds, so the order of clients does not matter.
-    * Evaluation: The released code sends new experts to absent clients; fedvlp evaluates a client with its last ones.
+    * Evaluation: The released code sends new experts to clients outside the cohort; fedvlp evaluates a client with the
+      experts that it trained with.
     * Schedule: The released code advances one schedule with every local epoch of every client; fedvlp's cosine and
       warm-up for P_i count rounds, and the gating's rate is constant.
 """
@@ -152,7 +154,8 @@ class PFedMoAP(PromptLearner):
 class Gating(nn.Module):
     """Multi-head attention with an image as query, and one class's text features as keys and values.
 
-    It uses every n-th dimension, about 128. Queries times keys are multiplied by `scale`, not 1 / sqrt(head's width).
+    Only every n-th dimension of the features is used, so that about 128 are left. Products of queries and keys are
+    multiplied by `scale` instead of 1 / sqrt(width of a head).
     """
 
     def __init__(self, width: int, heads: int, scale: float) -> None:
@@ -168,7 +171,10 @@ class Gating(nn.Module):
     def forward(
         self, images: Float[Tensor, "B d"], texts: Float[Tensor, "E C d"], present: Bool[Tensor, "E"]
     ) -> Float[Tensor, "B C"]:
-        """Multiply each unit image feature by its attention over the present experts' unit features of each class."""
+        """Compute the product of each image with its attention output over the experts' features of each class.
+
+        All features have length 1; at least one expert is present.
+        """
         thin_images = images[:, :: self.every]
         thin_texts = texts[..., :: self.every]
         queries = self.query(thin_images).unflatten(-1, (self.heads, -1))  # [B, heads, inner / heads]

@@ -151,7 +151,8 @@ class PromptGeneration(Strategy):
     The server's ``generator.*`` are the generator's parameters phi. Its ``prompt`` belongs to the mean descriptor, and
     only this prompt is deployed. Clients download their own prompt under this name, and upload it after training.
 
-    ``generator`` computes prompts, ``learning_rate`` is alpha, and ``clients`` limits the number of clients.
+    ``generator`` computes prompts from given parameters, ``learning_rate`` is alpha, and ``clients`` raises an error if
+    there are more clients than descriptors.
     """
 
     generator: PromptGenerator

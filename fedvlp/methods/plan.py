@@ -21,7 +21,8 @@ Deviations:
       not reach the prompts, and stage 1 trains the visual aggregator, because the reference has a gradient. Mixed-up
       names leave 4 of 72 slots stale (11 of 120 for DomainNet).
     * First reference: The paper does not state its templates; fedvlp uses 60, as the released code does.
-    * Optimizer: The released SGD has momentum 0.9 and weight decay 5e-4 (``plan_released``); the paper names neither.
+    * Optimizer: The released code's SGD has momentum 0.9 and weight decay 5e-4 (``plan_released``); fedvlp's has
+      neither, because the paper mentions neither.
 """
 
 from collections.abc import Collection, Sequence
@@ -225,7 +226,8 @@ class PromptAttention(nn.Module):
     The weights are a_k = softmax_k(<q, mean of phi(T_k) over tokens> / sqrt(width)) (Eq. 12). The mixture is T = sum_k
     a_k (T_k + psi(T_k)) (Eq. 13). Prompts start small, so the first weights are equal to within a percent. The last
     layer of psi starts at zero, so the first mixture is nearly the mean. The query starts at random, because a zero
-    query would give phi no gradient. The last bias of phi, which the paper has, shifts all scores and has no effect.
+    query would give phi no gradient. The last bias of phi shifts all scores equally and has no effect, but the paper's
+    perceptron has it.
 
     The perceptrons phi and psi of each of J blocks have width / r hidden units; r must not exceed the width.
 
@@ -266,6 +268,8 @@ class AttentionOverClients(nn.Module):
     Each block of CLIP has its own attention and perceptron; all blocks share both layer norms. Initial values are
     PyTorch's, as in the released code: Xavier's bound for queries, keys and values together, attention biases 0,
     perceptron biases within 1 / sqrt(inputs).
+
+    The width must be a multiple of the number of heads.
     """
 
     def __init__(self, blocks: int, width: int, heads: int = 8) -> None:

@@ -15,7 +15,8 @@ Deviations:
       propose PLOT++ for ViTs.
     * Iterations: The released code stops when the mean change over a batch is below 0.01; fedvlp runs all iterations,
       because an image's class would otherwise depend on its batch.
-    * ImageNet: The released code adds the logits of image and mean text features for it; fedvlp does not.
+    * ImageNet: The released code adds the logits of the image feature and the mean text feature for this data set;
+      fedvlp treats all data sets alike.
     * Values: The released code's N = 4, L = 16, lambda = 0.1 and 100 iterations.
 """
 

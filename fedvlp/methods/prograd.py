@@ -32,7 +32,8 @@ class ProGrad(PromptFL):
     """One text prompt, shared by all classes and clients, trained by steps that do not lead away from zero-shot CLIP.
 
     Args:
-        projection: Share lambda to remove of a gradient's part that opposes zero-shot CLIP, in [0, 1]; 0 is PromptFL.
+        projection: Share lambda of the part that opposes zero-shot CLIP to remove from a gradient, in [0, 1]; 0 gives
+            PromptFL.
         prompt_length: Number of learned vectors L.
         init_words: Initial words in the last vectors, after zeros, as in the released code; random vectors if null.
     """

@@ -7,11 +7,15 @@ Symbols: p_G, p_L, L x D -> ``global_prompt``, ``local_prompt``; g_c(p) text fea
 f(x) image feature, of length 1; theta -> ``local_share``.
     w_c = (1 - theta) g_c(p_G) + theta g_c(p_L)         length at most 1, not normalised again
     p(c | x) = softmax_c(<w_c, f(x)> / tau)             :meth:`PromptFolio.forward`, cross-entropy
+    p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_L stays   :class:`.FedAvg`
 
 Deviations:
-    * Share: The paper's optimal theta needs unmeasured quantities; like the released code, fedvlp uses a constant.
-    * Weights: The released code mixes up the clients' weights; fedvlp weights each prompt by its own client's images.
-    * Values: The released theta of 0.4, 8 tokens, batches of 16, ten rounds of 5 epochs, and a constant rate.
+    * Share: The paper derives an optimal theta from quantities that are not measured; fedvlp, like the released code,
+      uses a constant.
+    * Weights: The released code reads uploads in a different order than it stores them, so a prompt gets another
+      client's weight; fedvlp weights each prompt by its own client's images.
+    * Values: The released code's theta of 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs. The rate is
+      constant.
 """
 
 from typing import Any

@@ -11,9 +11,12 @@ With ``kl_weight`` (beta), it is TRIP with one expert, a control that separates 
 With several labels, KL becomes the sum over all labels of KL(p_zs(l | x) || p(l | x)), of Bernoulli distributions.
 
 Deviations:
-    * Average: The released code stores prompts by reference, so its "mean" is the last client's; fedvlp averages.
-    * Learning rate: The released code advances one CoOp schedule by all clients in turn; fedvlp's rate is constant.
-    * Optimizer: The released code has rate 0.001 and 5 epochs a round (``promptfl_released``); fedvlp has CoOp's 0.002.
+    * Average: The released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;
+      fedvlp weights by training images, as the paper does.
+    * Learning rate: The released code shares one CoOp schedule among all clients and advances it after every local
+      epoch of every client. In fedvlp, the rate is constant, so that a run can be extended.
+    * Optimizer: The released code uses SGD with rate 0.001 and 5 epochs per round (``promptfl_released``); fedvlp uses
+      rate 0.002, as CoOp's released code does.
 """
 
 import torch
@@ -38,7 +41,8 @@ class PromptFL(PromptLearner):
         prompt_length: Number of learned vectors L.
         init_words: Initial words of the prompt, such as "a photo of a"; random vectors if omitted.
         class_position: Position of the class name: after the prompt (end), in its middle, or before it (front).
-        class_specific: Whether each class has its own prompt (CoOp's CSC), which classifies only the training classes.
+        class_specific: Whether each class has its own prompt (CoOp's CSC). The method is then C times as large and
+            classifies only the training classes.
 
     >>> PromptFL(["cat", "dog"], clip="fedvlp-tiny", prompt_length=4).prompt.shape
     torch.Size([4, 64])

@@ -24,7 +24,8 @@ from fedvlp.utils.ranges import Names, PositiveInt
 class PromptLearner(FederatedModule):
     """Base class of methods that adapt CLIP; tables compare them with zero-shot CLIP and class means.
 
-    Batches hold CLIP's image features, computed once, unless it ``needs_images``. Methods list additional arguments.
+    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``. The docstrings of
+    methods list their additional arguments.
 
     Args:
         class_names: Class names, in the order of the labels.
@@ -63,7 +64,8 @@ class PersonalPromptLearner(PromptLearner):
 
     Args:
         prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: Classifier for held-out domains: ``shared`` prompt, or clients' ``mean`` probabilities.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` prompt, or the ``mean`` of the
+            probabilities under all clients' prompts.
 
     Attributes:
         global_prompt: Prompt shared by all clients.
@@ -135,10 +137,14 @@ Prompts = Mapping[str, Tensor] | nn.ParameterDict
 
 
 class DeepPromptedCLIP(nn.Module):
-    """Classifier with prompts in both towers of a frozen CLIP, which is not copied, and no parameters of its own.
+    """Classifier with prompts in both towers and no parameters of its own.
 
-    The first text prompt starts from ``init_words``. Words beyond the prompt's length remain before the class name, as
-    in MaPLe's released code. If the prompt is longer, that code drops the words; fedvlp appends random vectors.
+    Args:
+        clip: Frozen CLIP, shared and not copied.
+        class_names: Class names, in the order of the labels.
+        prompt_length: Number of learned vectors in each block's prompt.
+        init_words: Initial words of the first text prompt. A shorter prompt replaces the first words; the other words
+            remain before the class name.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int, init_words: str | None = None) -> None:
@@ -165,7 +171,8 @@ class DeepPromptedCLIP(nn.Module):
     def initial_text_prompts(self, depth: int | None) -> Float[Tensor, "J L D"]:
         """Compute the initial words' embeddings for the first block, and draw later prompts from N(0, 0.02).
 
-        Without a depth J, it is 9 or the number of blocks of a smaller CLIP.
+        Args:
+            depth: Number of blocks J; if None, 9 or the number of blocks of a smaller CLIP.
         """
         most = min(self.clip.text.depth, self.visual.depth)
         blocks = checked_depth(min(9, most) if depth is None else depth, most)
@@ -223,9 +230,10 @@ def image_domains(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
 
 
 class BlockLinear(nn.Module):
-    """A linear map for each of J blocks.
+    """A linear map from width ``inputs`` to width ``outputs`` for each of J ``blocks``.
 
-    Weights and biases start uniform within a bound, by default 1 / sqrt(inputs) for weights and 0 for biases.
+    Initial weights are uniform within ``weight_bound``, by default 1 / sqrt(inputs), and initial biases within
+    ``bias_bound``, by default 0.
     """
 
     def __init__(

@@ -14,13 +14,16 @@ images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p fea
 
 Deviations:
     * Classifier: In the paper, the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear layer
-      of h, which starts at 0, to CLIP's text classifier. The input h passes a layer norm without scale and shift.
+      of h, which starts at 0, to CLIP's text classifier. The input h passes a layer norm without scale and shift,
+      because the tower's inner features are not normalised.
     * Stages: The released code explores after each of three stages; fedvlp shifts and explores after one stage, each
       with probability 1/2 per step. Repeated images also run through the earlier stages.
     * Phi: The released code computes it before training and draws m once per round. To avoid an extra pass, fedvlp
       collects it during training (:class:`.ClientStatistics`). It draws m in each step.
-    * Single images: The released code pairs the only image of a class from another batch; fedvlp with itself.
-    * Seeds of k-means++: The released code takes means of clusters around the seeds; fedvlp keeps the seeds' styles.
+    * Single images: The released code pairs the only image of a class from another batch; fedvlp pairs it with itself,
+      because a step sees only its own batch.
+    * Seeds of k-means++: The released code gives the first images the means of clusters around the seeds; fedvlp keeps
+      the styles of the seeds.
 """
 
 from functools import partial
@@ -45,7 +48,8 @@ class StableFDG(ImageTowerLearner):
 
     Args:
         exploration: Factor alpha by which styles move away from their mean, at least 0.
-        stage: Stage after which styles change, from 1: a ViT's block, or one of a ResNet's or ConvNeXt's four stages.
+        stage: Stage of the image tower after which styles are measured and changed, from 1: a ViT's block, or one of
+            the four stages of a ResNet or ConvNeXt.
         options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
@@ -126,7 +130,10 @@ class StableFDG(ImageTowerLearner):
 
 
 class FeatureHighlighter(nn.Module):
-    """Attention over an image's positions by their similarity to another image of its class; logits start at 0."""
+    """Attention that weights an image's positions by their similarity to another image of the class, and a classifier.
+
+    Its logits are 0 at first, so training starts from the main classifier. ``size`` is the width of queries and keys.
+    """
 
     def __init__(self, width: int, num_classes: int, size: int = 30) -> None:
         super().__init__()
@@ -163,7 +170,8 @@ def find_partners(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
 def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
     """Choose images with distant styles as the seeds of k-means++, at most one per distinct style.
 
-    The first is uniform. Each next has a probability proportional to its squared distance to the nearest chosen style.
+    The first is drawn uniformly. Each next is drawn with a probability proportional to its squared distance to the
+    nearest chosen style.
     """
     styles = styles.cpu()
     chosen = [int(torch.randint(len(styles), ()))]
@@ -191,7 +199,10 @@ def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
 
 
 def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: float) -> Float[Tensor, "B_and_E 2 W"]:
-    """Append the styles s + alpha (s - mean(s)) of repeated images, with deviations of at least 0, to a batch's."""
+    """Append styles of repeated images, moved away from the batch's mean, to the styles of a batch.
+
+    A repeated image's s becomes s + alpha (s - mean(s)). Negative standard deviations are set to 0.
+    """
     repeated = style[extra.to(style.device, non_blocking=True)]
     moved = repeated + level * (repeated - style.mean(0))
     return torch.cat([style, torch.stack([moved[:, 0], moved[:, 1].clamp_min(0)], dim=1)])

@@ -13,11 +13,14 @@ Deviations:
     * Evaluations: Like the released code, fedvlp evaluates once per round and averages the round of t_s as a whole. All
       rounds have equally many steps, so the mean of their means is the mean of their steps.
     * Interval: The released code omits t_s or counts an evaluation twice, and includes evaluations before t_s. With its
-      settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves); fedvlp follows the paper.
+      settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves), so fedvlp follows the
+      paper.
     * No t_e: If training ends before N_e losses in a row are above the threshold, fedvlp averages until the last round.
     * No t_s: If training ends before t_s, the paper averages all steps, and the released code the steps of the last
       round. In this case, fedvlp averages from the round of the lowest loss, because t_s would be there if the loss no
       longer fell. The evaluation after each round uses the mean that would be deployed if training ended there.
+    * Network: The paper uses a ResNet-50, a linear layer and Adam; fedvlp uses CLIP's image tower, text features and
+      AdamW, as in fine-tuning.
     * After t_e: Training continues, to show the rest of the curve, without changing the deployed mean.
 """
 
@@ -117,11 +120,12 @@ class SWAInterval:
     """State of the search for the interval over which weights are averaged."""
 
     window: tuple[State, ...] = ()  # means of the rounds since the lowest loss; empty once the interval has begun
-    losses: tuple[float, ...] = ()  # of these rounds
+    losses: tuple[float, ...] = ()  # losses of these rounds
     threshold: float | None = None  # maximum loss in the interval; None until it has begun
     inside: State = field(default_factory=dict)  # mean of all rounds that are certainly in the interval
-    pending: State = field(default_factory=dict)  # mean of the latest rounds above the threshold, perhaps after it
-    has_ended: bool = False  # whether enough rounds were above the threshold
+    # Mean of the latest rounds above the threshold, which may turn out to be after the interval.
+    pending: State = field(default_factory=dict)
+    has_ended: bool = False  # whether enough rounds were above the threshold to end the interval
 
     @property
     def mean(self) -> State:
@@ -159,7 +163,10 @@ class SWAInterval:
 
 @dataclass(frozen=True)
 class LossValley(Strategy):
-    """Strategy that trains with the newest weights and deploys their mean over a loss valley (Algorithm 1)."""
+    """Strategy that trains with the newest weights and deploys their mean over a loss valley (Algorithm 1).
+
+    The federation passes the loss after each round to ``after_validation``. See :class:`SWAD` for the options.
+    """
 
     uses_validation_loss = True
 

@@ -9,7 +9,8 @@ features of class c; alpha -> ``cache_weight``; beta -> ``sharpness``.
 The sum is over the clients with images of class c. Without keys it is zero-shot CLIP.
 
 Deviations:
-    * Keys: The paper stores up to 16 images per class; fedvlp stores one mean per class and client, for privacy.
+    * Keys: The paper stores up to 16 images per class; fedvlp stores one mean per class and client, because features of
+      single images should not leave a client.
     * Weights: The released code chooses alpha and beta on each data set's validation images; fedvlp has fixed defaults,
       which are close to the best source validation on IconDomains.
 """

@@ -30,7 +30,10 @@ def transport_logits(
     epsilon: float,
     iterations: int,
 ) -> Float[Tensor, "B C"]:
-    """Compute <cos, T> / tau, which is (1 - <C, T>) / tau up to a constant; `scale` is 1 / tau, T has no gradient."""
+    """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant; T has no gradient.
+
+    `scale` is 1 / tau; see :func:`transport_plan` for the other options.
+    """
     with torch.autocast(patches.device.type, enabled=False):
         cosines = torch.einsum("bmd,ncd->bcnm", patches, F.normalize(texts.float(), dim=-1))
         # The plan is a constant: only the cosines get a gradient.

@@ -73,7 +73,11 @@ class Aggregator:
         return None
 
     def bind(self, num_clients: int, seed: int) -> Aggregator:
-        """Bind it to the number of uploads, if none is skipped, and to the ``seed`` of all its random draws."""
+        """Bind the aggregator to a reduction of the round; by default it is unchanged.
+
+        ``num_clients`` is the number of clients whose uploads are combined if none is skipped. ``seed`` is for all
+        random draws of the aggregator.
+        """
         return self
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
@@ -88,7 +92,10 @@ class Aggregator:
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """Combine uploads like ``combine``, and return the memory for the next round; the first ``memory`` is empty."""
+        """Combine uploads like ``combine``, and return the memory for the next round as well.
+
+        ``memory`` was returned in the previous round. It is empty in the first round.
+        """
         return self.combine(states, weights, before), {}
 
     def check(self, num_clients: int, where: str) -> None:
@@ -119,7 +126,10 @@ class WeightedMean(Aggregator):
 
 
 class OuterAggregator(Aggregator):
-    """A step before or after an ``inner`` aggregator; subclasses are frozen dataclasses that override ``aggregate``."""
+    """An aggregator that adds a step before or after an ``inner`` aggregator, and otherwise behaves like it.
+
+    Subclasses are frozen dataclasses with the field ``inner`` that override ``aggregate``.
+    """
 
     inner: Aggregator
 

@@ -119,7 +119,8 @@ class DPFedAvg(Aggregator):
         delta: Probability with which the guarantee may fail, in (0, 1). It must be far below 1 / clients.
         noise_from: ``seed`` derives reproducible noise from the run's seed, for studies: anyone who knows the seed can
             subtract the noise. ``system`` uses the operating system's secure randomness.
-        noise_at: ``server`` adds noise to the sum, so clients must trust it; ``client`` adds noise before uploading.
+        noise_at: ``server`` adds noise to the sum, so clients must trust the server with their updates; ``client`` lets
+            each client add noise before uploading.
         expected_clients: Number of clients by which the sum is divided, >= 1; a round's clients if not given.
         seed: Seed of the noise; derived from the run's seed if not given.
 

@@ -106,7 +106,8 @@ class Krum(Aggregator):
 class MultiKrum(Krum):
     """Unweighted mean of the m uploads with the smallest scores (Blanchard et al. 2017, Section 4).
 
-    An upload's score sums squared distances over all tensors to the n - f - 2 nearest others; ties go to smaller ids.
+    An upload's score is the sum of its squared distances to the n - f - 2 nearest others, over all tensors that are
+    combined together. Ties go to the client with the smaller id.
 
     Args:
         byzantine: Number f of hostile clients that it tolerates, >= 0. It needs 2 f + 3 clients.

@@ -39,10 +39,14 @@ class Clusters:
 
 
 def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | None) -> list[int]:
-    """Compute s_m, the maximum number of tokens in each of M clusters: alpha P / M in whole tokens, alpha > 0.
+    """Compute s_m, the maximum number of tokens in each cluster: alpha P / M in whole tokens.
 
-    Each cluster gets floor(alpha floor(P / M)) tokens; the first P mod M clusters get one more. With alpha = 1, all
-    together hold exactly P tokens; None means no limit.
+    Each cluster gets floor(alpha floor(P / M)) tokens; the first P mod M clusters get one more.
+
+    Args:
+        num_tokens: Number of tokens P.
+        num_clusters: Number of clusters M.
+        capacity: Factor alpha > 0; 1.0 if all clusters together hold exactly P tokens, None for no limit.
 
     >>> cluster_capacities(197, 4, 1.0), cluster_capacities(197, 4, 2.0), cluster_capacities(5, 2, None)
     ([50, 49, 49, 49], [99, 98, 98, 98], [5, 5])
@@ -69,12 +73,17 @@ def capacity_kmeans(
 ) -> Clusters:
     """Cluster the tokens of each image separately under |C_m| <= s_m (TRIP, Eqs. 3 and 4).
 
-    The tokens with the distinct indices ``start`` are the initial centroids. In each iteration, a token claims the
-    cluster with the smallest `distance + theta_m`; the multiplier theta_m starts at 0. Each cluster keeps its s_m
-    cheapest claimants, the lower index first if costs are equal; the paper's token replacement has the same result.
-    Then theta_m changes by 1e-4 (size - s_m), and centroids move to the means of their tokens. An empty cluster
-    restarts, with theta_m = 0, at the token farthest from its nearest centroid. An image's iterations stop once its
-    centroids would move by less than 1e-4 on average; this last move is not made. ``max_iterations`` is at least 1.
+    In each iteration, a token claims the cluster with the smallest `distance + theta_m`; the multiplier theta_m starts
+    at 0. Each cluster keeps its s_m cheapest claimants, the lower index first if costs are equal; the paper's token
+    replacement has the same result. Then theta_m changes by 1e-4 (size - s_m), and centroids move to the means of their
+    tokens. An empty cluster restarts, with theta_m = 0, at the token farthest from its nearest centroid. An image's
+    iterations stop once its centroids would move by less than 1e-4 on average; this last move is not made.
+
+    Args:
+        tokens: Each image's tokens.
+        start: Distinct indices of the tokens used as initial centroids.
+        capacities: Maximum cluster sizes s_m.
+        max_iterations: Maximum number of iterations, at least 1.
     """
     exact = tokens.double()
     centred = exact - exact.mean(dim=1, keepdim=True)  # scalar products of smaller vectors are more exact
@@ -135,7 +144,10 @@ def next_iteration(products: Float[Tensor, "B P P"], limits: Int[Tensor, "B M"],
 
 
 def assign_with_capacity(costs: Float[Tensor, "B M P"], limits: Int[Tensor, "B M"]) -> Bool[Tensor, "B M P"]:
-    """Assign tokens to their cheapest clusters, and keep the s_m cheapest of each; ties go to the lower index."""
+    """Assign each token to its cheapest cluster, and keep the s_m (``limits``) cheapest tokens of each cluster.
+
+    A tie between clusters goes to the first cluster, a tie between tokens to the lower index.
+    """
     cost, cluster = costs.min(dim=1)  # [B, P]
     # The tokens that claim each cluster, before any is dropped.
     claimed = cluster[:, None] == torch.arange(limits.shape[1], device=costs.device)[:, None]  # [B, M, P]
@@ -151,7 +163,10 @@ def mean_weights(members: Bool[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
 
 
 def distances_to_means(products: Float[Tensor, "B P P"], members: Bool[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
-    """Compute the distances of tokens to the members' means, from scalar products, rounded to 1e-9 for exact ties."""
+    """Compute the distances of tokens to means of tokens, rounded to 1e-9 so that ties are exact.
+
+    ``products`` are the tokens' scalar products in double precision, ``members`` the tokens averaged into each mean.
+    """
     weights = mean_weights(members)
     with_means = weights @ products  # [B, M, P]
     of_means = (with_means * weights).sum(dim=2, keepdim=True)

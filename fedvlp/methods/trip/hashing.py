@@ -23,7 +23,10 @@ def combine(first: Int[Tensor, "*shape"], second: Int[Tensor, "*shape"] | int) -
 
 
 def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
-    """Hash each image's float32 pixels into a 64-bit integer, regardless of the device, the batch and the threads."""
+    """Hash the float32 pixels of each image into a 64-bit number.
+
+    The sum uses integers, so the result does not depend on the device, the batch or the number of threads.
+    """
     pixels = images.detach().to(torch.float32).contiguous().flatten(1)  # [B, pixels]
     positions = torch.arange(1, pixels.shape[1] + 1, device=pixels.device)
     # Multiplying by an odd factor loses no bit of the pixel.

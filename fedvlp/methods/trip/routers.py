@@ -13,7 +13,8 @@ Deviations:
       image's prediction would depend on its batch. The paper's "global image features" are taken to be f(x).
     * Learned routing: The paper does not state how tokens are combined; fedvlp averages their probabilities, because
       an argmax has no gradient. The balance loss is Switch Transformer's, which the paper cites, with its weight 0.01.
-    * Random routing: The paper's random tokens make shares nearly equal; fedvlp's ``random`` draws pi uniformly.
+    * Random routing: The paper's random tokens make all shares nearly equal; fedvlp adds ``random``, which draws pi
+      uniformly from all possible weights.
 """
 
 from abc import abstractmethod
@@ -113,7 +114,10 @@ class TokenRouter(Router):
 
 
 class ExpertMatchingRouter(Router):
-    """Clusters, by the joint features of their means, matched to the experts by cosine (Table V, without keys)."""
+    """Clusters matched to the current experts by cosine in the joint space (Table V, without keys).
+
+    Clusters are compared by the joint features of their means mu_i, experts by their mean text features over classes.
+    """
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:
         super().__init__(options)
@@ -148,6 +152,8 @@ class LearnedRouter(Router):
 
     With tokens, pi is the mean of their probabilities. The cache then holds all tokens of each image, which takes as
     much memory as its pixels. With images, pi is the probability of the global feature f(x).
+
+    ``width`` is the width of the routed tokens or features.
     """
 
     def __init__(self, options: RouterOptions, width: int, balance_weight: float = 0.01) -> None:
@@ -192,7 +198,10 @@ def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
 
 
 class RandomRouter(Router):
-    """Random weights derived from a hash of the image's pixels and the seed: a control for routing (Table V)."""
+    """Random weights derived from a hash of the image's pixels and the seed: a control for routing.
+
+    `random` draws pi uniformly from all weights that sum to 1; `random_tokens` draws an expert per token (Table V).
+    """
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Draw pi."""

@@ -20,10 +20,14 @@ LARGEST_ENUMERATED = 6
 
 
 def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
-    """Draw M keys v_m from a generator with its own seed (TRIP, Table VI).
+    """Draw the keys v_m from a separate generator (TRIP, Table VI).
 
-    They are `orthogonal` rows of length 1, or elements from [0, 1), `uniform`, from N(0, 1), `normal`, or from {0, 1},
-    `binary`.
+    Args:
+        kind: `orthogonal` for orthonormal rows; `uniform`, `normal` or `binary` for elements drawn from [0, 1), N(0, 1)
+            or {0, 1}.
+        num_experts: M, the number of keys.
+        width: Width of the tokens.
+        seed: Seed of the generator.
     """
     generator = torch.Generator().manual_seed(seed)
     if kind == "orthogonal":

@@ -14,10 +14,12 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
 With several labels, KL becomes the sum over all labels of KL(p_zs(l | x) || p(l | x)), of Bernoulli distributions.
 
 Deviations:
-    * Start of experts: The released code starts all from one tensor (``same_start``); fedvlp draws each separately.
+    * Start of experts: The released code makes all from one tensor, so they start equal (``same_start``); fedvlp draws
+      each separately.
     * Start of the clusters: The released code draws it from one generator for all images. In fedvlp, it depends only on
       the image's pixels, so a route does not depend on file order or batch.
-    * Average: The released code also weights by validation images, in half precision; fedvlp does neither.
+    * Average: The released code weights by training and validation images and averages in half precision; fedvlp
+      weights by training images and averages in float32.
     * Schedule, moving average: The paper has neither; the released code has both, and fedvlp offers them as options.
     * Clusters: Eqs. 3 and 4 of the paper use squared distances and do not state the step size of theta_m, the
       multiplier of a capacity. In fedvlp, cost and step size are the released code's: ||x - mu_m|| + theta_m, and
@@ -63,7 +65,8 @@ class TRIP(PromptLearner):
             Fig. 3), equal weights (``uniform``), or random draws per image (``random``) or token (``random_tokens``,
             Table V).
         same_start: Whether all experts start from the same values, as in the released code.
-        server_average: Deployed average over rounds: none, Beta(0.2) weights (released code), or EMA of momentum 0.99.
+        server_average: Deployed moving average over rounds: none, with Beta(0.2) weights as in the released code, or
+            with momentum 0.99 (EMA).
         rounds: Number of training rounds, needed by ``server_average: beta``.
 
     >>> TRIP(["cat", "dog"], clip="fedvlp-tiny", num_experts=2, prompt_length=4).experts.shape
