@@ -341,8 +341,7 @@ class FederatedModule(L.LightningModule):
 
         Add-ons evaluate clients with these logits.
         """
-        logits: Tensor = self(inputs)
-        return logits
+        return self(inputs)
 
     def calibrated_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits for deployment: the output of ``forward`` divided by ``calibration_temperature``."""

@@ -92,8 +92,7 @@ class Reducer(Strategy):
     def replace_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
         """Replace the strategy's own aggregator."""
         this: Any = self  # every subclass is a dataclass
-        changed: Strategy = replace(this, aggregator=choose(self))
-        return changed
+        return replace(this, aggregator=choose(self))
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,7 @@ class ELCFS(ImageTowerLearner):
     def spectrum(self, images: Float[Tensor, "B 3 V V"]) -> Complex[Tensor, "B 3 V half"]:
         """Compute F(x) of the pixels in [0, 1]."""
         # An amplitude has no sign. Means in [0, 1] equal their amplitudes; means of normalised pixels can be negative.
-        spectrum: Tensor = torch.fft.rfft2(images.float() * self.pixel_std + self.pixel_mean)
-        return spectrum
+        return torch.fft.rfft2(images.float() * self.pixel_std + self.pixel_mean)
 
     def transformed(
         self, images: Float[Tensor, "B 3 V V"], amplitudes: Float[Tensor, "B 3 rows columns"], share: Float[Tensor, "B"]

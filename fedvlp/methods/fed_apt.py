@@ -99,8 +99,7 @@ class FedAPT(PromptLearner):
 
     def _texts(self, weights: Float[Tensor, "B M"]) -> Float[Tensor, "B C d"]:
         if torch.compiler.is_exporting():  # the number of distinct mixtures depends on values
-            each: Tensor = self.text(self.prompts(weights).flatten(1, 2))
-            return each
+            return self.text(self.prompts(weights).flatten(1, 2))
         # At a low temperature, most images share a mixture, and encoding prompts is the expensive part.
         mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         distinct: Tensor = self.text(self.prompts(mixtures).flatten(1, 2))

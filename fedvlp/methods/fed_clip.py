@@ -65,8 +65,7 @@ class FedCLIP(PromptLearner):
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
         """Compute I* = g(I) * I, the image features weighted element by element, not normalised."""
         features = self.precomputed(inputs)["features"]
-        weighted: Tensor = self.adapter(features) * features
-        return weighted
+        return self.adapter(features) * features
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits s cos(I*, t_c)."""

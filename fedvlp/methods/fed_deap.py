@@ -127,8 +127,7 @@ def concatenate_prompts(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L 
 def apply_frozen(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
     """Apply a network to texts without a gradient for its weights, which learn only from images."""
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
-    mapped: Tensor = functional_call(network, weights, (texts,))
-    return mapped
+    return functional_call(network, weights, (texts,))
 
 
 def frame_loss(mapped: Float[Tensor, "B d"], frame: Float[Tensor, "n d"], target: Tensor) -> Float[Tensor, ""]:

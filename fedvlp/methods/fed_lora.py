@@ -203,8 +203,7 @@ class AdaptedCLIP(nn.Module):
             frozen = self.get_parameter(name)
             # Add the update in float32, even to bfloat16 weights.
             weights[name] = (frozen + change).to(frozen.dtype)
-        result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
-        return result
+        return functional_call(self, weights, (function, *arguments), tie_weights=False)
 
 
 _SEPARATE_MAPS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"))

@@ -102,8 +102,7 @@ class FedMedCLIP(PromptLearner):
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
         """Compute I~, the image features weighted element by element, not normalised."""
         features = self.precomputed(inputs)["features"]
-        weighted: Tensor = self.adapter(features) * features
-        return weighted
+        return self.adapter(features) * features
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute log p(c | x), or the adapter's logits if there is no client."""

@@ -60,8 +60,7 @@ class FedTPG(PromptLearner):
 
     def prompt(self) -> Float[Tensor, "L D"]:
         """Compute v, the common prompt of all classes."""
-        prompt: Tensor = self.network(self.texts)
-        return prompt
+        return self.network(self.texts)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w_c(v), f(x)) / tau."""
@@ -89,5 +88,4 @@ class PromptNetwork(nn.Module):
         attended: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
         # As in the released code, only the MLP has a residual.
         units, gates = self.widen(self.mlp_norm(attended)).chunk(2, dim=-1)
-        prompt: Tensor = attended + self.narrow(units * F.gelu(gates))
-        return prompt
+        return attended + self.narrow(units * F.gelu(gates))

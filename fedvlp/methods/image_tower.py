@@ -92,8 +92,7 @@ class ImageTowerLearner(PromptLearner):
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
         """Compute the logits of features; their lengths do not matter."""
         if self.head is not None:
-            classified: Tensor = self.head(features)
-            return classified
+            return self.head(features)
         return cosine_logits(features, self.text_features, self.clip.logit_scale)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

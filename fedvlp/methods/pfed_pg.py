@@ -140,8 +140,7 @@ class PromptGenerator(nn.Module):
         """Compute the prompt of a client, or of the mean descriptor for None."""
         descriptor = self.descriptors.mean(dim=0) if client is None else self.descriptors[client]
         scores = (descriptor @ self.query) @ (self.basis @ self.key).mT / self.query.shape[1] ** 0.5  # [L, L]
-        prompt: Tensor = scores.softmax(dim=-1) @ (self.basis @ self.value) @ self.out
-        return prompt
+        return scores.softmax(dim=-1) @ (self.basis @ self.value) @ self.out
 
 
 @dataclass(frozen=True)
@@ -185,5 +184,4 @@ class PromptGeneration(Strategy):
 
     def _prompt(self, state: State, client: int | None) -> Float[Tensor, "L W"]:
         phi = {name.removeprefix("generator."): value for name, value in select(state, ("generator",)).items()}
-        prompt: Tensor = functional_call(self.generator, phi, (client,))
-        return prompt
+        return functional_call(self.generator, phi, (client,))

@@ -181,8 +181,7 @@ class DeepPromptedCLIP(nn.Module):
 
     def text_features(self, prompts: Prompts) -> Float[Tensor, "C d"]:
         """Compute w_c, not normalised (PLAN, Eqs. 2, 3)."""
-        features: Tensor = self.text(prompts["text"][0], prompts["text"][1:])
-        return features
+        return self.text(prompts["text"][0], prompts["text"][1:])
 
     def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Prompts) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w_c, f) / tau (PLAN, Eqs. 2-6)."""

@@ -81,7 +81,6 @@ def stop_site(home: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        status: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return status
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}

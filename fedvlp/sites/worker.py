@@ -128,8 +128,7 @@ class Site:
         if request.kind == "evaluate":
             return self.worker.evaluate(request)
         if request.kind == "sum":
-            reply: Message = self.worker.sums.answer(request)
-            return reply
+            return self.worker.sums.answer(request)
         return self.worker.train(request)
 
     def _decision(self, request: Message, description: Mapping[str, Any]) -> tuple[str, str]:

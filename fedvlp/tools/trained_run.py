@@ -86,8 +86,7 @@ def denormalise(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "
 
 def drawable(clip: CLIP, pixels: Float[Tensor, "B 3 V V"]) -> Float[np.ndarray, "B V V 3"]:
     """Convert the output of CLIP's transform to arrays in [0, 1] for matplotlib; they show what the tower sees."""
-    shown: Float[np.ndarray, "B V V 3"] = denormalise(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
-    return shown
+    return denormalise(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
 
 
 def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:

@@ -48,8 +48,7 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
         try:
             clients, task = steps.send(results)
         except StopIteration as end:
-            after: tuple[RunState, RoundMetrics] = end.value
-            return after
+            return end.value
 
 
 def first_step(workspace: Workspace, state: RunState) -> tuple[list[Client], PhaseTask]:

@@ -151,8 +151,7 @@ class OuterAggregator(Aggregator):
     def bind(self, num_clients: int, seed: int) -> Aggregator:
         """Bind the inner aggregator."""
         this: Any = self  # every subclass is a dataclass
-        outer: Aggregator = replace(this, inner=self.inner.bind(num_clients, seed))
-        return outer
+        return replace(this, inner=self.inner.bind(num_clients, seed))
 
 
 def stack_uploads(states: Sequence[State]) -> dict[str, Tensor]:

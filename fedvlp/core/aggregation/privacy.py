@@ -47,8 +47,7 @@ def normal_draws(seed: int | None) -> Draw:
         words = os.urandom(8 * count) if generator is None else generator.random_raw(count).tobytes()
         # 52 bits plus half a step are exact in float64 and never reach 0 or 1, where the inverse is infinite.
         shares = ((np.frombuffer(words, np.uint64) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-        values: Tensor = torch.special.ndtri(torch.from_numpy(shares))
-        return values
+        return torch.special.ndtri(torch.from_numpy(shares))
 
     return draw
 

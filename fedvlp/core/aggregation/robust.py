@@ -144,8 +144,7 @@ def _rank_by_distance(states: Sequence[State], byzantine: int) -> list[int]:
     # A client is not its own neighbour.
     distances.fill_diagonal_(torch.inf)
     nearest = distances.sort(dim=1).values[:, : len(states) - byzantine - 2]
-    order: list[int] = nearest.sum(dim=1).argsort(stable=True).tolist()
-    return order
+    return nearest.sum(dim=1).argsort(stable=True).tolist()
 
 
 @dataclass(frozen=True)

@@ -330,8 +330,7 @@ def _take_pending(path: Path) -> fleet_pb2.PullMessagesResponse | None:
     with suppress(FileNotFoundError, ValueError):
         content = path.read_bytes()
         path.unlink()
-        pulled: fleet_pb2.PullMessagesResponse = fleet_pb2.PullMessagesResponse.FromString(content)
-        return pulled
+        return fleet_pb2.PullMessagesResponse.FromString(content)
     return None
 
 

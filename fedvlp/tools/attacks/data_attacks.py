@@ -137,8 +137,7 @@ def add_perturbation(square: NDArray[np.uint8], values: NDArray[np.float32]) -> 
     channels = [Image.fromarray(np.ascontiguousarray(values[..., channel])) for channel in range(3)]
     size = (len(square), len(square))
     stretched = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
-    added: NDArray[Any] = square + 255 * np.stack(stretched, axis=-1)
-    return added
+    return square + 255 * np.stack(stretched, axis=-1)
 
 
 class TriggeredImages:

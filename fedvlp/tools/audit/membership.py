@@ -115,8 +115,7 @@ def image_losses(module: FederatedModule, images: Sequence[RunImage]) -> Losses:
         labels = torch.tensor([image.label for image in batch], device=module.device)
         logits = module(read_pixels(batch).to(module.device)).float()
         losses.append(F.cross_entropy(logits, labels, reduction="none").cpu())
-    joined: Losses = torch.cat(losses).double().numpy()
-    return joined
+    return torch.cat(losses).double().numpy()
 
 
 def membership_result(name: str, strata: Sequence[Stratum], options: MembershipOptions, seed: int) -> dict[str, Any]:
@@ -171,5 +170,4 @@ def _wins(
 ) -> Float[np.ndarray, "rows"]:
     """Count, row by row, the pairs in which the member has the smaller loss, ties as half (Mann-Whitney U)."""
     # SciPy counts pairs in which the first value is larger; its method affects only the p-value.
-    wins: Float[np.ndarray, "rows"] = mannwhitneyu(others, members, axis=1, method="asymptotic").statistic
-    return wins
+    return mannwhitneyu(others, members, axis=1, method="asymptotic").statistic

@@ -117,8 +117,7 @@ class PrintedTable:
 @cache
 def papers() -> dict[str, dict[str, str]]:
     """Read the name, title, number of runs and split of each paper."""
-    content: dict[str, dict[str, str]] = yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
-    return content
+    return yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
 
 
 @cache

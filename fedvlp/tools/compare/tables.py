@@ -300,8 +300,7 @@ def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str
             stacked = stack(predictions, ())
             num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
             samples.append(resample(stacked, num_classes, split)["accuracy"])
-    mean: Samples = np.mean(samples, axis=0)
-    return mean
+    return np.mean(samples, axis=0)
 
 
 def _splits(predictions: Mapping[str, Predictions], metric: str) -> list[str]:

@@ -88,12 +88,10 @@ def _(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B P"] | No
     router: Any = module.router
     _, tokens = module.clip.encode_image_tokens(images)
     if hasattr(router, "token_experts"):
-        experts: Tensor = router.token_experts(images, tokens, module.expert_features)
-        return experts
+        return router.token_experts(images, tokens, module.expert_features)
     # A learned router mixes experts for each token; return the likeliest.
     if router.options.routing == "learned_token":
-        likeliest: Tensor = router.probabilities({"tokens": tokens}).argmax(dim=-1)
-        return likeliest
+        return router.probabilities({"tokens": tokens}).argmax(dim=-1)
     return None
 
 

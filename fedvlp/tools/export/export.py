@@ -339,8 +339,7 @@ def write_torch_export(program: ExportedProgram, description: Mapping[str, Any],
 
 def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
     """Load a file of torch.export."""
-    loaded: Callable[[Tensor], Tensor] = torch.export.load(BytesIO(path.read_bytes())).module()
-    return loaded
+    return torch.export.load(BytesIO(path.read_bytes())).module()
 
 
 FORMATS = {"onnx": (write_onnx, load_onnx), "torch_export": (write_torch_export, load_torch_export)}

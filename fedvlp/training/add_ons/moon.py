@@ -81,8 +81,7 @@ def model_contrast(
 def represent(module: FederatedModule, tensors: State, inputs: Inputs) -> Float[Tensor, "B n"]:
     """Compute representations of images with ``tensors`` instead of the module's own."""
     replaced = {f"module.{name}": value for name, value in tensors.items()}
-    representations: Tensor = functional_call(_Representation(module), replaced, (inputs,), tie_weights=False)
-    return representations
+    return functional_call(_Representation(module), replaced, (inputs,), tie_weights=False)
 
 
 class _Representation(torch.nn.Module):
