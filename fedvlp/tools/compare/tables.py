@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, TAIL, is_imbalanced
-from fedvlp.core.predictions import LABEL_COLUMNS, TWO_CLASSES, Predictions, Samples, interval, resample, stack
+from fedvlp.core.predictions import (
+    LABEL_COLUMNS,
+    TWO_CLASSES,
+    Predictions,
+    calibration_errors,
+    interval,
+    resample,
+    stack,
+)
 from fedvlp.core.roles import BASELINES, Protocol
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
@@ -130,6 +138,38 @@ class Table:
             return None
         mean, std, n, low, high = self.cells.loc[key]
         return Cell(float(mean), float(std), int(n), float(low), float(high))
+
+    def mean_interval(
+        self, row: Row, metrics: Sequence[str], num_seeds: int, score: str = "accuracy"
+    ) -> Sequence[float]:
+        """Compute the interval of a row's mean score over splits or roles; NaN if a seed lacks a split."""
+        # If several runs evaluated the same images, the last run counts.
+        by_seed: dict[int, dict[str, Predictions]] = {}
+        for record in self.runs[row[0]]:
+            predictions = by_seed.setdefault(0 if row[1] == UNTRAINED else record.seed, {})
+            predictions.update(record.predictions.get(row_title(row), {}))
+        complete = list(by_seed.values())
+        for metric in metrics:
+            complete = [splits for splits in complete if _splits(splits, metric)]
+        if len(complete) != num_seeds:
+            return math.nan, math.nan
+        samples = []
+        for metric in metrics:
+            for split in _splits(complete[0], metric):
+                by_split = [splits[split] for splits in complete if split in splits]
+                # Seeds are drawn together only if they have the same images in the same order and equally many states.
+                groups = {each.groups is not None and each.groups.tobytes() for each in by_split}
+                kinds = {(each.labels.tobytes(), each.predicted.shape) for each in by_split}
+                if len(by_split) < num_seeds or len(kinds) > 1 or len(groups) > 1:
+                    return math.nan, math.nan
+                # Stacked like states of one model, so that each image is drawn with the predictions of all seeds.
+                stacked = stack(by_split, ())
+                num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
+                if score == "calibration_error":
+                    samples.append(calibration_errors(stacked, split)[1:])
+                else:
+                    samples.append(resample(stacked, num_classes, split)[score])
+        return interval(np.mean(samples, axis=0))
 
 
 def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> list[Table]:
@@ -265,42 +305,11 @@ def add_intervals(table: Table) -> Table:
     )
     cells = table.cells.copy()
     for row in table.rows:
-        if row[1] not in (LAST, UNTRAINED):
-            continue
-        # If several runs evaluated the same images, the last run counts.
-        by_seed: dict[int, dict[str, Predictions]] = {}
-        for record in table.runs[row[0]]:
-            predictions = by_seed.setdefault(0 if row[1] == UNTRAINED else record.seed, {})
-            predictions.update(record.predictions.get(row_title(row), {}))
-        for column, column_metrics in metrics.items():
+        for column, column_metrics in metrics.items() if row[1] in (LAST, UNTRAINED) else ():
             cell = table.cell(row, column)
-            samples = None if cell is None else _samples(list(by_seed.values()), column_metrics, cell.n)
-            if samples is not None:
-                cells.loc[(*row, column), ["low", "high"]] = interval(samples)
+            if cell is not None:
+                cells.loc[(*row, column), ["low", "high"]] = table.mean_interval(row, column_metrics, cell.n)
     return replace(table, cells=cells)
-
-
-def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str], num_seeds: int) -> Samples | None:
-    """Average each resample over the metrics, which are splits or roles; None if a seed of the cell lacks a split."""
-    complete = list(by_seed)
-    for metric in metrics:
-        complete = [splits for splits in complete if _splits(splits, metric)]
-    if len(complete) != num_seeds:
-        return None
-    samples = []
-    for metric in metrics:
-        for split in _splits(complete[0], metric):
-            predictions = [splits[split] for splits in complete if split in splits]
-            # Seeds are drawn together only if they have the same images in the same order and equally many states.
-            groups = {each.groups is not None and each.groups.tobytes() for each in predictions}
-            kinds = {(each.labels.tobytes(), each.predicted.shape) for each in predictions}
-            if len(predictions) < num_seeds or len(kinds) > 1 or len(groups) > 1:
-                return None
-            # Stacked like states of one model, so that each image is drawn with the predictions of all seeds.
-            stacked = stack(predictions, ())
-            num_classes = 1 + int(max(stacked.labels.max(), stacked.predicted.max()))
-            samples.append(resample(stacked, num_classes, split)["accuracy"])
-    return np.mean(samples, axis=0)
 
 
 def _splits(predictions: Mapping[str, Predictions], metric: str) -> list[str]:

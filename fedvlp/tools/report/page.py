@@ -203,8 +203,8 @@ def other_metrics(table: Table) -> TextTable | None:
         return None
     note = (
         f"On {ROLES[_scored_role(table)].images} images after the last round, in % or points: means over domains, then "
-        "mean and deviation over seeds. For the worst domain and client: the minimum of each seed. A lower calibration "
-        "error and a lower FPR are better."
+        f"mean and deviation over seeds [95 % over {table.resampled}]. For the worst domain and client: the minimum of "
+        "each seed. A lower calibration error and a lower FPR are better."
     )
     return TextTable("Other metrics", [note], pd.DataFrame(rows).fillna("-"))
 
@@ -236,6 +236,8 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
             # The worst domain of a seed is the minimum over its runs.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
             cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed))
+            if name == "calibration_error":
+                cell = Cell(*cell[:3], *table.mean_interval(row, [_scored_role(table)], cell.n, name))
             title = (LABEL_SCORES if table.records[0].has_several_labels else TITLES).get(name, name.replace("_", " "))
             scores[f"{title}, {' and '.join(sorted(outside))}" if name in DETECTION else title] = format_cell(cell)
     return scores

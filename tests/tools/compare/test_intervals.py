@@ -1,11 +1,12 @@
 """Intervals over images in tables: seeds share their images, and domains do not."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedvlp.core.predictions import Predictions, interval, resample
+from fedvlp.core.predictions import Predictions, calibration_errors, interval, resample
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.compare.printing import table_text
 from fedvlp.tools.compare.tables import add_intervals, tables
@@ -69,6 +70,25 @@ def test_images_are_drawn_with_the_predictions_of_all_seeds(write):
     assert rows["last"]["average"] == pytest.approx(average, abs=1.5)
     assert rows["best"] == {}
     assert rows["-"].keys() == {*DOMAINS, "average"}
+
+
+def test_calibration_errors_of_all_seeds_have_one_interval(write):
+    runs = write(drawn)
+    (table,) = tables(runs)
+    found = table.mean_interval(("promptfl", "last"), ["held_out"], len(SEEDS), "calibration_error")
+    slow = []
+    generator = np.random.default_rng(1)
+    for _ in range(300):
+        errors = []
+        for domain in DOMAINS:
+            order = generator.integers(120, size=120)
+            drawn_seeds = [select_images(drawn(domain, seed), order) for seed in SEEDS]
+            errors += [calibration_errors(each, resamples=0)[0] for each in drawn_seeds]
+        slow.append(np.mean(errors))
+    error = np.mean([calibration_errors(drawn(*run), resamples=0)[0] for run in itertools.product(DOMAINS, SEEDS)])
+    assert found == pytest.approx(np.quantile(slow, [0.025, 0.975]) + error - np.mean(slow), abs=1)
+    missing = table.mean_interval(("promptfl", "last"), ["test"], len(SEEDS), "calibration_error")
+    assert np.isnan(missing).all()
 
 
 def test_missing_or_mismatching_predictions_have_no_interval(write):

@@ -101,6 +101,7 @@ def test_other_metrics_are_shown_for_each_method(tmp_path, no_figures):
     for seed in (0, 1):
         for held_out, worst in (("photo", 31.0), ("sketch", 27.0 + seed)):
             role = {"balanced_accuracy": 40.0 + seed, "macro_f1": 33.0, "class_auroc": 90.0}
+            role["calibration_error"] = 12.0 + 2 * seed
             role["worst_domain"] = {"name": "x", "accuracy": worst}
             outside = {"noise": {"auroc": 81.0, "fpr_at_95": 70.0}}
             metrics = {"last round": {"held_out": {**role, "out_of_distribution": outside}}}
@@ -111,11 +112,12 @@ def test_other_metrics_are_shown_for_each_method(tmp_path, no_figures):
             write_predictions(run, {"last round": {f"held_out/{held_out}": draw(40)}})
     text = page_of(tmp_path)
     (table,) = re.findall(r"<caption>Other metrics</caption>(.*?)</table>", text, re.DOTALL)
-    head = ["method", "accuracy [95 % over images]", "balanced accuracy", "macro F1", "AUROC", "worst domain"]
-    head += ["AUROC, noise", "FPR at 95 %, noise"]
+    head = ["method", "accuracy [95 % over images]", "balanced accuracy", "macro F1", "calibration error"]
+    head += ["AUROC", "worst domain", "AUROC, noise", "FPR at 95 %, noise"]
     assert re.findall(r"<th[^>]*>([^<]+)", table.split("<tbody>")[0]) == head
     (row,) = table.split("<tbody>")[1].split("</tr>")[:-1]
     name, with_interval, *cells = re.findall(r">([^<>]+)</t[hd]>", row)
+    assert re.fullmatch(r"13\.0 ± 1\.4 \[\d+\.\d, \d+\.\d\]", cells.pop(2))
     assert [name, *cells] == [
         "trip",
         "40.5 ± 0.7",
