@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.icon_domains import build
+from experiments.icon_domains import build, unknown
 from experiments.icon_domains.icons import (
     DOMAINS,
     Icon,
@@ -20,8 +20,10 @@ from experiments.icon_domains.icons import (
     read_icons,
     things,
 )
+from experiments.options import parse, shared_parser
 from fedvlp.data.icon_domains.module import manifest
 from fedvlp.utils.errors import UserError
+from tests.helpers.study_runs import parsed
 
 SET = IconSet("mine", "1.0.0", "line", "(?<!-fill)$", "MIT", "Ada", "0" * 64)
 
@@ -119,3 +121,16 @@ def test_the_tables_agree_with_the_images():
     for domain, domain_authors in authors.items():
         assert not domain_authors & others, domain
         others |= domain_authors
+
+
+def test_unknown_icons_have_the_held_out_styles_and_no_class_of_the_runs(tmp_path):
+    choice = parse(shared_parser(None, 5), [f"--output={tmp_path}", "--held_out=emoji+pixel", "--data=icon_domains"])
+    folder = unknown.write_unknown(choice)
+    known = sorted({row["class"] for row in manifest()})[:80]
+    written = [path.relative_to(folder).parts[:2] for path in folder.rglob("*.png")]
+    rows = [row for row in manifest() if row["domain"] in ("emoji", "pixel") and row["class"] not in known]
+    assert sorted(written) == sorted((row["domain"], row["class"]) for row in rows)
+    run = unknown.run_of(choice, folder, unknown.PROMPTFL, 0.003, 1)
+    config = parsed([f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides])
+    assert config.data.init_args.num_classes == len(known) == 80
+    assert config.model.init_args.entropy_weight == 0
