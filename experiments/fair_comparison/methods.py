@@ -97,7 +97,7 @@ METHODS = (
     Compared("ProGrad", "prograd", teacher="1 template"),
     Compared("ProDA", "proda"),
     Compared("PLOT", "plot", more_rates=SMALLER),
-    Compared("LoCoOp", "locoop"),
+    Compared("LoCoOp", "locoop", more_rates=LARGER),
     Compared("CoCoOp", "cocoop", more_rates=LARGER),
     Compared("BPL", "bpl"),
     Compared("FedTPG", "fed_tpg"),
