@@ -61,7 +61,8 @@ def finish_search(method: Compared, choice: Choice, best: dict[str, int], accura
             summary = json.loads((run / "summary.json").read_text("utf-8"))
             last = next(row for title, row in summary["accuracy"].items() if title.startswith("last"))
             last |= {f"held_out/{name}": accuracy for name in names}
-            tuning = chosen.summary("0", [])
+            chosen_trial = list(chosen.trials[chosen.chosen])
+            tuning = {"of": "0", "search": [], "trials": len(chosen.trials), "chosen": chosen_trial}
             (run / "summary.json").write_text(json.dumps({**summary, "held_out": names, "tuning": tuning}), "utf-8")
 
 
