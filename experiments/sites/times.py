@@ -70,7 +70,28 @@ class Sample:
     down: int
 
 
-class Meter:
+class Recorder:
+    """Base class that records four times per second, in a thread, until ``stop``."""
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._record, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop recording."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _record(self) -> None:
+        while not self._is_over.wait(0.25):
+            self._measure(time.time())
+
+    def _measure(self, now: float) -> None:
+        raise NotImplementedError
+
+
+class Meter(Recorder):
     """Recorder of the traffic through the sites' relays, four times per second.
 
     Args:
@@ -80,14 +101,7 @@ class Meter:
     def __init__(self, relays: Mapping[str, Relay]) -> None:
         self._relays = relays
         self.samples: dict[str, list[Sample]] = {}
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._measure, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop recording."""
-        self._is_over.set()
-        self._thread.join()
+        super().__init__()
 
     def between(self, site: str, start: float, end: float) -> tuple[int, int]:
         """Compute the bytes from and to a site between two times."""
@@ -99,14 +113,12 @@ class Meter:
         """Find the last sample up to a time."""
         return [Sample(0, 0, 0), *takewhile(lambda sample: sample.time <= time, self.samples[site])][-1]
 
-    def _measure(self) -> None:
-        while not self._is_over.wait(0.25):
-            now = datetime.now().timestamp()
-            for name, relay in list(self._relays.items()):
-                self.samples.setdefault(name, []).append(Sample(now, relay.up, relay.down))
+    def _measure(self, now: float) -> None:
+        for name, relay in list(self._relays.items()):
+            self.samples.setdefault(name, []).append(Sample(now, relay.up, relay.down))
 
 
-class Usage:
+class Usage(Recorder):
     """Recorder of the processor seconds and the memory of all processes of a federation; only on Linux."""
 
     def __init__(self, processes: Processes) -> None:
@@ -114,14 +126,7 @@ class Usage:
         self._samples: list[tuple[float, dict[int, float]]] = []
         self._kinds: dict[int, str] = {}
         self._megabytes: Counter[str] = Counter()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._measure, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop recording."""
-        self._is_over.set()
-        self._thread.join()
+        super().__init__()
 
     def table(self, times: RunTimes) -> str:
         """Format the processor seconds of a round after the first, and the largest memory of a process of each kind."""
@@ -145,17 +150,15 @@ class Usage:
             used |= seconds
         return used
 
-    def _measure(self) -> None:
-        while not self._is_over.wait(0.25):
-            now = time.time()
-            seconds: dict[int, float] = {}
-            for pid, command in self._processes.living().items():
-                with suppress(OSError, IndexError):  # it has ended meanwhile
-                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                    status = Path(f"/proc/{pid}/status").read_text()
-                    kind = next((kind for kind, word in KINDS.items() if word in command), "others")
-                    seconds[pid] = (int(fields[11]) + int(fields[12])) / TICKS
-                    self._kinds[pid] = kind
-                    peak = int(status.split("VmHWM:")[1].split()[0]) // 1024
-                    self._megabytes[kind] = max(self._megabytes[kind], peak)
-            self._samples.append((now, seconds))
+    def _measure(self, now: float) -> None:
+        seconds: dict[int, float] = {}
+        for pid, command in self._processes.living().items():
+            with suppress(OSError, IndexError):  # it has ended meanwhile
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                status = Path(f"/proc/{pid}/status").read_text()
+                kind = next((kind for kind, word in KINDS.items() if word in command), "others")
+                seconds[pid] = (int(fields[11]) + int(fields[12])) / TICKS
+                self._kinds[pid] = kind
+                peak = int(status.split("VmHWM:")[1].split()[0]) // 1024
+                self._megabytes[kind] = max(self._megabytes[kind], peak)
+        self._samples.append((now, seconds))

@@ -264,8 +264,8 @@ class Link:
             parts = objects.get_all_nested_objects(reply)
             while True:
                 wanted = self.call("PushMessages", request).objects_to_push
-                # After a lost answer the SuperLink may have the message, and then it names no objects. It stores each
-                # object once, so that a repeated request stores none.
+                # If an answer was lost, the SuperLink may already have the message, and then it names no objects. It
+                # stores each object only once, so pushing again does no harm.
                 stored = [self._push_object(run, parts[name]) for name in wanted or parts]
                 if any(stored):
                     break
@@ -286,8 +286,8 @@ def answer_messages(home: Path, link: Link, handle: Callable[[bytes], bytes], po
     """Answer messages sequentially, without end, with ``handle``.
 
     ``home`` keeps the ids of the current message: if the process is killed, the next one answers the message. A site
-    polls each ``poll`` seconds; None polls often after a message, and then less and less, and less while the server is
-    slow, which may have many sites.
+    polls each ``poll`` seconds; None polls often after a message, then less and less often, and less often while the
+    server answers slowly.
     """
     pulled = _take_pending(home / PENDING)
     last = time.monotonic()

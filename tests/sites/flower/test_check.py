@@ -130,7 +130,7 @@ def test_problems_at_the_site_are_explained(link, capsys, spoil, name, words):
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [(("MOST_SECONDS", 0), "a restart loses messages"), (("STARTED", "import nothing"), "Repair the installation")],
+    [(("MOST_SECONDS", 0), "a restart may lose messages"), (("STARTED", "import nothing"), "Repair the installation")],
 )
 def test_a_process_that_starts_slowly_or_not_at_all_is_wrong(link, capsys, monkeypatch, changed, words):
     monkeypatch.setattr(check, *changed)
